@@ -1,0 +1,293 @@
+#include "troupe/core/memory_plan.hpp"
+
+#include "troupe/core/text.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+using detail::concat;
+
+constexpr std::uint32_t no_class = SlotPlan::no_class;
+
+/// What the units ask of one class, in buckets.
+struct Demand {
+  std::uint32_t units = 0;          ///< that have a bucket of the class
+  std::uint32_t own_max = 0;        ///< of one unit
+  std::uint32_t ancestors_max = 0;  ///< of the units open around one unit, besides its own
+  std::uint32_t need = 0;           ///< of one unit and its ancestors together
+  UnitId largest = no_unit;         ///< the unit that needs most
+};
+
+/// Everything that tells parameters from gradients.
+struct Kind {
+  std::string_view option;
+  std::string_view outsized_option;
+  std::optional<int> limit;
+  std::optional<int> outsized_limit;
+  std::uint32_t lookahead;  ///< default of the ordinary class, in units
+  std::string_view noun;
+  std::string_view without_spare;
+};
+
+Failure refusal(std::string text) {
+  return detail::failure(ErrorCode::bad_configuration, std::move(text));
+}
+
+/// Slot bytes of `numel` elements; never 0, so that every slot has an address of its own.
+std::int64_t slot_bytes(std::int64_t numel, DType dtype) {
+  constexpr std::int64_t alignment = MemoryPlan::arena_alignment_bytes;
+  const std::int64_t bytes =
+      std::max<std::int64_t>(numel, 1) * static_cast<std::int64_t>(size_of(dtype));
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/// Cuts buckets into classes, largest first: within one, the smallest is more than half the
+/// largest. bytes    per bucket; 0: it never takes a slot alone    per bucket: it has a class for
+/// itself
+SlotPlan make_classes(std::span<const std::int64_t> bytes, const std::vector<bool>& alone) {
+  std::vector<BucketId> order;
+  for (std::size_t bucket = 0; bucket < bytes.size(); ++bucket) {
+    if (bytes[bucket] > 0) {
+      order.push_back(static_cast<BucketId>(bucket));
+    }
+  }
+  std::ranges::sort(order, {}, [&](BucketId bucket) { return std::pair(-bytes[bucket], bucket); });
+
+  SlotPlan slots;
+  slots.class_of.assign(bytes.size(), no_class);
+  std::optional<std::size_t> shared;  // the class that may still grow
+  for (const BucketId bucket : order) {
+    std::size_t index = slots.classes.size();
+    if (!alone[bucket] && shared && 2 * bytes[bucket] > slots.classes[*shared].bytes_per_slot) {
+      index = *shared;
+    } else {
+      slots.classes.push_back({.bytes_per_slot = bytes[bucket]});
+      shared = alone[bucket] ? shared : index;
+    }
+    slots.classes[index].buckets.push_back(bucket);
+    slots.class_of[bucket] = static_cast<std::uint32_t>(index);
+  }
+  for (SlotClass& slot_class : slots.classes) {
+    std::ranges::sort(slot_class.buckets);
+  }
+  return slots;
+}
+
+std::vector<Demand> demands_of(const Model& model, const BucketPlan& plan, const SlotPlan& slots) {
+  std::vector<Demand> demands(slots.classes.size());
+  std::vector<UnitId> seen_by(plan.buckets.size(), no_unit);  // the last unit that counted a bucket
+  std::vector<std::uint32_t> own(slots.classes.size());
+  std::vector<std::uint32_t> around(slots.classes.size());
+  for (const Unit& unit : model.units()) {
+    std::vector<std::uint32_t> touched;
+    const auto count = [&](UnitId of, std::vector<std::uint32_t>& counts) {
+      for (const BucketId bucket : plan.unit_buckets[of]) {
+        const std::uint32_t index = slots.class_of[bucket];
+        if (index != no_class && seen_by[bucket] != unit.id) {
+          seen_by[bucket] = unit.id;
+          ++counts[index];
+          touched.push_back(index);
+        }
+      }
+    };
+    count(unit.id, own);
+    for (const UnitId ancestor : model.ancestors(unit.id)) {
+      count(ancestor, around);
+    }
+    for (const std::uint32_t index : touched) {
+      Demand& demand = demands[index];
+      demand.own_max = std::max(demand.own_max, own[index]);
+      demand.ancestors_max = std::max(demand.ancestors_max, around[index]);
+      if (own[index] + around[index] > demand.need) {
+        demand.need = own[index] + around[index];
+        demand.largest = unit.id;
+      }
+      demand.units += own[index] > 0 ? 1U : 0U;
+      own[index] = 0;
+      around[index] = 0;
+    }
+  }
+  return demands;
+}
+
+/// The class that most units use (the larger one of equals); no_class if there is none.
+std::uint32_t ordinary_class(const SlotPlan& slots,
+                             const std::vector<Demand>& demands,
+                             const std::vector<bool>& alone) {
+  std::uint32_t ordinary = no_class;
+  for (std::uint32_t index = 0; index < slots.classes.size(); ++index) {
+    const bool eligible = !alone[slots.classes[index].buckets.front()];
+    if (eligible && (ordinary == no_class || demands[index].units > demands[ordinary].units)) {
+      ordinary = index;
+    }
+  }
+  return ordinary;
+}
+
+/// The refusal of a limit: names the least value that does for all classes that the option sets,
+/// which are `classes`.
+Failure refuse_limit(const Model& model,
+                     const Kind& kind,
+                     int limit,
+                     const std::vector<Demand>& demands,
+                     const SlotPlan& slots,
+                     std::span<const std::uint32_t> classes) {
+  const std::uint32_t neediest = *std::ranges::max_element(
+      classes, {}, [&](std::uint32_t index) { return demands[index].need; });
+  const std::uint32_t need = demands[neediest].need;
+  const SlotClass& slot_class = slots.classes[neediest];
+  return refusal(concat(slot_class.option, " is ", limit, ", but unit '",
+                        model.units()[demands[neediest].largest].name,
+                        "', with the units open around it, needs ",
+                        detail::count_of(need, kind.noun), " of ", slot_class.bytes_per_slot,
+                        " bytes at once; the least value that would do is ", need));
+}
+
+/// Sets option, need and count of every class.
+Result<void> count_slots(const Model& model,
+                         const Kind& kind,
+                         const std::vector<Demand>& demands,
+                         const std::vector<bool>& alone,
+                         std::uint32_t ordinary,
+                         SlotPlan& slots,
+                         std::vector<std::string>& warnings) {
+  std::vector<std::uint32_t> set_by_option;
+  std::vector<std::uint32_t> set_by_outsized_option;
+  for (std::uint32_t index = 0; index < slots.classes.size(); ++index) {
+    SlotClass& slot_class = slots.classes[index];
+    const Demand& demand = demands[index];
+    slot_class.need = demand.need;
+    slot_class.count = 1;
+    if (alone[slot_class.buckets.front()]) {
+      continue;
+    }
+    const auto buckets = static_cast<std::uint32_t>(slot_class.buckets.size());
+    const bool outsized = index < ordinary;  // largest first
+    slot_class.option = outsized ? kind.outsized_option : kind.option;
+    (outsized ? set_by_outsized_option : set_by_option).push_back(index);
+    const std::uint32_t ahead = demand.ancestors_max + kind.lookahead * demand.own_max;
+    const std::uint32_t chosen = outsized ? demand.need : std::max(demand.need, ahead);
+    const auto limit = outsized ? kind.outsized_limit : kind.limit;
+    slot_class.count = std::min(buckets, limit ? static_cast<std::uint32_t>(*limit) : chosen);
+    if (!outsized && slot_class.count == demand.need && slot_class.count < buckets) {
+      warnings.push_back(concat(slot_class.option, ": ",
+                                detail::count_of(slot_class.count, kind.noun), " of ",
+                                slot_class.bytes_per_slot, " bytes are no more than unit '",
+                                model.units()[demand.largest].name,
+                                "' needs at once; without one to spare, ", kind.without_spare));
+    }
+  }
+  const auto too_few = [&](std::uint32_t index) {
+    return slots.classes[index].count < slots.classes[index].need;
+  };
+  if (kind.limit && std::ranges::any_of(set_by_option, too_few)) {
+    return refuse_limit(model, kind, *kind.limit, demands, slots, set_by_option);
+  }
+  if (kind.outsized_limit && std::ranges::any_of(set_by_outsized_option, too_few)) {
+    return refuse_limit(model, kind, *kind.outsized_limit, demands, slots, set_by_outsized_option);
+  }
+  return {};
+}
+
+/// Lays the slots of all classes one behind the other from `start`.
+void place_slots(SlotPlan& slots, std::int64_t start) {
+  for (SlotClass& slot_class : slots.classes) {
+    slot_class.first = slots.slot_count();
+    for (std::uint32_t i = 0; i < slot_class.count; ++i) {
+      slots.slot_offset.push_back(start + slots.bytes);
+      slots.bytes += slot_class.bytes_per_slot;
+    }
+  }
+}
+
+std::optional<Failure> refuse_values(const MemoryLimits& limits) {
+  const std::pair<std::string_view, std::optional<int>> counts[] = {
+      {"slots", limits.slots},
+      {"outsized_slots", limits.outsized_slots},
+      {"gradient_slots", limits.gradient_slots},
+      {"outsized_gradient_slots", limits.outsized_gradient_slots},
+  };
+  for (const auto& [option, value] : counts) {
+    if (value && *value < 1) {
+      return refusal(concat(option, " is ", *value, ", expected at least 1"));
+    }
+  }
+  if (limits.prefetch_depth && *limits.prefetch_depth < 0) {
+    return refusal(concat("prefetch_depth is ", *limits.prefetch_depth,
+                          ", expected at least 0 (0: no prefetch)"));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const Model& model,
+                               const BucketPlan& plan,
+                               const std::vector<BucketLayout>& layouts,
+                               const MemoryLimits& limits) {
+  if (auto refused = refuse_values(limits)) {
+    return *std::move(refused);
+  }
+  const std::size_t bucket_count = plan.buckets.size();
+  std::vector<std::int64_t> parameter_bytes(bucket_count);
+  std::vector<std::int64_t> gradient_bytes(bucket_count);  // 0: frozen
+  std::vector<bool> alone(bucket_count);  // keeps its gradient through several units
+  for (std::size_t i = 0; i < bucket_count; ++i) {
+    const Bucket& bucket = plan.buckets[i];
+    const std::int64_t numel = layouts[i].numel_padded();
+    parameter_bytes[i] = slot_bytes(numel, bucket.dtype);
+    gradient_bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
+    alone[i] = bucket.trainable && bucket.tied();
+  }
+
+  MemoryPlan memory;
+  const std::vector<bool> none_alone(bucket_count, false);
+  memory.parameters = make_classes(parameter_bytes, none_alone);
+  const auto demands = demands_of(model, plan, memory.parameters);
+  const std::uint32_t ordinary = ordinary_class(memory.parameters, demands, none_alone);
+  const Kind parameters{.option = "slots",
+                        .outsized_option = "outsized_slots",
+                        .limit = limits.slots,
+                        .outsized_limit = limits.outsized_slots,
+                        .lookahead = 3,
+                        .noun = "slot",
+                        .without_spare = "nothing is gathered ahead"};
+  if (auto counted = count_slots(model, parameters, demands, none_alone, ordinary,
+                                 memory.parameters, memory.warnings);
+      !counted) {
+    return counted.failure();
+  }
+  place_slots(memory.parameters, 0);
+
+  memory.gradients = make_classes(gradient_bytes, alone);
+  const auto gradient_demands = demands_of(model, plan, memory.gradients);
+  const Kind gradients{.option = "gradient_slots",
+                       .outsized_option = "outsized_gradient_slots",
+                       .limit = limits.gradient_slots,
+                       .outsized_limit = limits.outsized_gradient_slots,
+                       .lookahead = 2,
+                       .noun = "gradient slot",
+                       .without_spare = "each backward waits for the reduce before it"};
+  if (auto counted = count_slots(model, gradients, gradient_demands, alone,
+                                 ordinary_class(memory.gradients, gradient_demands, alone),
+                                 memory.gradients, memory.warnings);
+      !counted) {
+    return counted.failure();
+  }
+  place_slots(memory.gradients, memory.parameters.bytes);
+
+  memory.arena_bytes = memory.parameters.bytes + memory.gradients.bytes;
+  const std::uint32_t block_slots =
+      ordinary == no_class ? 0 : memory.parameters.classes[ordinary].count;
+  const int depth = block_slots == 0 ? 0 : static_cast<int>(block_slots) - 1;
+  memory.prefetch_depth = limits.prefetch_depth.value_or(depth);
+  return memory;
+}
+
+}  // namespace troupe

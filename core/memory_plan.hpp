@@ -1,0 +1,80 @@
+/// How many slots of which size a rank holds: memory bounded by construction. Pure, the same on
+/// every rank.
+///
+/// Buckets are put into *size classes* (within a class the smallest is more than half the largest);
+/// each class has slots of its largest bucket's size. The class that most units use is the one of
+/// *ordinary* buckets; classes above it are *outsized* (embedding, head), classes below it are
+/// small and get as many slots as the ordinary one. Gradient slots have size classes of their own;
+/// a tied bucket keeps its gradient through several units, so it has a class with one slot for
+/// itself. Source of the defaults: three slots are the knee of the modelled step time, one outsized
+/// slot costs under a point, a second gradient slot 4-49 % (docs/architecture.md).
+///
+///     arena   | class 0: slot 0 | class 1: slot 1 | slot 2 | slot 3 | gradients: slot 0 | ...
+#pragma once
+
+#include "troupe/core/bucket_layout.hpp"
+#include "troupe/core/bucket_plan.hpp"
+#include "troupe/core/error.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// What the user may set; counts are of buckets. Nothing set: chosen by the plan.
+struct MemoryLimits {
+  /// Slots of the ordinary class, and of each smaller one.
+  std::optional<int> slots = {};
+  /// Slots of each outsized class.
+  std::optional<int> outsized_slots = {};
+  /// Gradient slots of the ordinary gradient class, and of each smaller one.
+  std::optional<int> gradient_slots = {};
+  /// Gradient slots of each outsized gradient class.
+  std::optional<int> outsized_gradient_slots = {};
+  /// Buckets that may be held but not used since their gather; 0: no prefetch.
+  std::optional<int> prefetch_depth = {};
+  /// Of gradient slots, and of what is reduced.
+  DType gradient_dtype = DType::f32;
+};
+
+struct SlotClass {
+  std::int64_t bytes_per_slot = 0;  ///< a multiple of `arena_alignment_bytes`
+  SlotId first = 0;
+  std::uint32_t count = 0;
+  std::uint32_t need = 0;   ///< least count: the largest unit of this class with its open ancestors
+  std::string option = {};  ///< the member of `MemoryLimits` that sets `count`; empty: nothing does
+  std::vector<BucketId> buckets = {};
+};
+
+/// One kind of slots (parameters or gradients).
+struct SlotPlan {
+  static constexpr std::uint32_t no_class = ~std::uint32_t{0};
+
+  std::vector<SlotClass> classes;         ///< largest first
+  std::vector<std::uint32_t> class_of;    ///< per bucket; no_class: it never takes a slot
+  std::vector<std::int64_t> slot_offset;  ///< per slot, bytes from the start of the arena
+  std::int64_t bytes = 0;                 ///< sum over slots
+
+  std::uint32_t slot_count() const { return static_cast<std::uint32_t>(slot_offset.size()); }
+};
+
+struct MemoryPlan {
+  static constexpr std::int64_t arena_alignment_bytes = 256;
+
+  SlotPlan parameters;
+  SlotPlan gradients;
+  int prefetch_depth = 0;
+  std::int64_t arena_bytes = 0;       ///< parameters.bytes + gradients.bytes
+  std::vector<std::string> warnings;  ///< for instance: no slot to spare, so nothing overlaps
+};
+
+/// Layouts are per bucket, in bucket order. Errors: bad_configuration naming the option, the unit
+/// that needs more, and the least value that would do.
+Result<MemoryPlan> plan_memory(const Model& model,
+                               const BucketPlan& plan,
+                               const std::vector<BucketLayout>& layouts,
+                               const MemoryLimits& limits);
+
+}  // namespace troupe

@@ -1,0 +1,327 @@
+#include "schedule_ledger.hpp"
+
+#include "schedule_fixture.hpp"
+
+#include <algorithm>
+
+namespace troupe::testing {
+
+namespace {
+
+bool within(const SchedulePlan::Class& limit, SlotId slot) {
+  return slot >= limit.first && slot < limit.first + limit.count;
+}
+
+bool begins_use(const Event& event) {
+  return event.kind == EventKind::begin_forward || event.kind == EventKind::begin_backward;
+}
+
+bool ends_use(const Event& event) {
+  return event.kind == EventKind::end_forward || event.kind == EventKind::end_backward;
+}
+
+}  // namespace
+
+Ledger::Ledger(const SchedulePlan& plan) : plan_(plan), entries_(plan.slot_class.size()) {
+  for (const SchedulePlan::Class& limit : plan.gradient_classes) {
+    last_reduce_.resize(last_reduce_.size() + limit.count);
+  }
+}
+
+bool Ledger::uses(UnitId unit, BucketId bucket) const {
+  return std::ranges::find(buckets_of(unit), bucket) != buckets_of(unit).end();
+}
+
+std::uint32_t Ledger::open_uses(BucketId bucket, bool backward_only) const {
+  return static_cast<std::uint32_t>(std::ranges::count_if(open_, [&](const OpenUse& open) {
+    return uses(open.unit, bucket) && (open.backward || !backward_only);
+  }));
+}
+
+std::uint32_t Ledger::opens_in_phase() const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(open_, [&](const OpenUse& open) { return open.in_eval || !in_eval_; }));
+}
+
+bool Ledger::fits(UnitId unit, bool backward) const {
+  std::vector<std::uint32_t> pinned(plan_.slot_classes.size());
+  std::vector<std::uint32_t> filling(plan_.gradient_classes.size());
+  for (BucketId bucket = 0; bucket < entries_.size(); ++bucket) {
+    const bool own = uses(unit, bucket);
+    if (own && entries_[bucket].stale) {
+      return false;
+    }
+    pinned[plan_.slot_class[bucket]] += own || open_uses(bucket, false) > 0 ? 1U : 0U;
+    if (plan_.gradient_class[bucket] != SchedulePlan::no_class) {
+      const bool fills = entries_[bucket].gradient_slot != no_slot;
+      filling[plan_.gradient_class[bucket]] += fills || (own && backward) ? 1U : 0U;
+    }
+  }
+  // Classes that the unit has nothing in are not exceeded: they were not before.
+  for (std::size_t i = 0; i < pinned.size(); ++i) {
+    if (pinned[i] > plan_.slot_classes[i].count) {
+      return false;
+    }
+  }
+  for (std::size_t i = 0; i < filling.size(); ++i) {
+    if (filling[i] > plan_.gradient_classes[i].count) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Ledger::possible(const Event& event) const {
+  const bool filling = std::ranges::any_of(
+      entries_, [](const Entry& entry) { return entry.gradient_slot != no_slot; });
+  switch (event.kind) {
+    case EventKind::begin_micro_batch:
+      return !in_eval_ && !in_micro_batch_;
+    case EventKind::end_micro_batch:
+      return !in_eval_ && in_micro_batch_ && open_.empty();
+    case EventKind::begin_forward:
+      return (in_eval_ || in_micro_batch_) && fits(event.id, false);
+    case EventKind::begin_backward:
+      return !in_eval_ && in_micro_batch_ && fits(event.id, true);
+    case EventKind::begin_eval:
+      return !in_eval_;
+    case EventKind::end_eval:
+      return in_eval_ && opens_in_phase() == 0;
+    case EventKind::step_end:
+      return !in_eval_ && !in_micro_batch_ && open_.empty();
+    case EventKind::begin_update:
+      return !in_eval_ && open_.empty() && !filling;
+    case EventKind::end_forward:
+    case EventKind::end_backward:
+    case EventKind::updated:
+      return true;
+  }
+  return false;
+}
+
+void Ledger::enter_call(const Event& event) {
+  const bool backward =
+      event.kind == EventKind::begin_backward || event.kind == EventKind::end_backward;
+  if (begins_use(event)) {
+    open_.push_back({event.id, backward, in_eval_});
+    in_backward_ = in_backward_ || backward;
+    for (const BucketId bucket : buckets_of(event.id)) {
+      entries_[bucket].forwards += !in_eval_ && !in_backward_ ? 1U : 0U;
+    }
+  } else if (ends_use(event)) {
+    std::size_t behind = open_.size();  // of the latest that fits, one more than its index
+    while (behind > 0 && open_[behind - 1] != OpenUse{event.id, backward, in_eval_}) {
+      --behind;
+    }
+    if (behind > 0) {
+      open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(behind - 1));
+      for (const BucketId bucket : buckets_of(event.id)) {
+        entries_[bucket].backwards += backward ? 1U : 0U;
+      }
+    }
+  } else if (event.kind == EventKind::begin_eval || event.kind == EventKind::end_eval) {
+    in_eval_ = event.kind == EventKind::begin_eval;
+  } else if (event.kind == EventKind::begin_micro_batch) {
+    in_micro_batch_ = true;
+  } else if (event.kind == EventKind::end_micro_batch) {
+    in_micro_batch_ = false;
+    in_backward_ = false;
+  } else if (event.kind == EventKind::updated) {
+    entries_[event.id].stale = false;
+  }
+}
+
+std::string Ledger::step_state(BucketId bucket, BucketEvent event) {
+  const auto next = next_state(entries_[bucket].state, event);
+  if (!next) {
+    return "every state change is a row of the table";
+  }
+  entries_[bucket].state = *next;
+  return {};
+}
+
+std::string Ledger::enter_decision(const Event& event, const Decision& decision) {
+  Entry& entry = entries_[decision.bucket];
+  const bool ends_step = event.kind == EventKind::step_end || event.kind == EventKind::begin_update;
+  const bool launches = decision.command == Command::gather || decision.command == Command::reduce;
+  if (launches && decision.ticket != next_ticket_++) {
+    return "tickets follow each other";
+  }
+  const auto is_taken = [&](SlotId Entry::* slot) {
+    return std::ranges::any_of(entries_,
+                               [&](const Entry& other) { return other.*slot == decision.slot; });
+  };
+  switch (decision.command) {
+    case Command::gather:
+      if (entry.stale) {
+        return "nothing stale is gathered";
+      }
+      if (!within(plan_.slot_classes[plan_.slot_class[decision.bucket]], decision.slot) ||
+          is_taken(&Entry::slot)) {
+        return "a gather has a slot of its class that nobody else has";
+      }
+      entry.slot = decision.slot;
+      entry.gather = decision.ticket;
+      entry.used = false;
+      return step_state(decision.bucket, BucketEvent::gather);
+    case Command::use:
+      if (!begins_use(event) || !uses(event.id, decision.bucket) || decision.slot != entry.slot) {
+        return "a use is told to a held bucket of the unit that begins";
+      }
+      entry.used = true;
+      ++entry.told_uses;
+      return step_state(decision.bucket, BucketEvent::use);
+    case Command::release:
+      if (!ends_use(event) || !uses(event.id, decision.bucket) || decision.slot != entry.slot ||
+          entry.told_uses == 0) {
+        return "a release is told to a used bucket of the unit that ends";
+      }
+      --entry.told_uses;
+      return step_state(decision.bucket,
+                        entry.told_uses == 0 ? BucketEvent::release_last : BucketEvent::release);
+    case Command::evict:
+    case Command::step_end:
+      if (open_uses(decision.bucket, false) > 0) {
+        return "a bucket in use, or of the unit that begins, keeps its slot";
+      }
+      if (decision.slot != entry.slot || (decision.command == Command::step_end) != ends_step) {
+        return "a slot that is given back was held";
+      }
+      entry.slot = no_slot;
+      return step_state(decision.bucket, ends_step ? BucketEvent::step_end : BucketEvent::evict);
+    case Command::contribute: {
+      const std::uint32_t index = plan_.gradient_class[decision.bucket];
+      if (event.kind != EventKind::begin_backward || !uses(event.id, decision.bucket) ||
+          index == SchedulePlan::no_class || entry.gradient_slot != no_slot ||
+          !within(plan_.gradient_classes[index], decision.slot) ||
+          is_taken(&Entry::gradient_slot)) {
+        return "a backward takes a gradient slot of its class that nobody else has";
+      }
+      entry.gradient_slot = decision.slot;
+      return {};
+    }
+    case Command::reduce:
+      if (entry.gradient_slot == no_slot || entry.gradient_slot != decision.slot) {
+        return "what is reduced was being filled";
+      }
+      entry.gradient_slot = no_slot;
+      last_reduce_[decision.slot] = decision.ticket;
+      return {};
+  }
+  return "a command is one of the known ones";
+}
+
+std::string Ledger::check_begin(const Event& event, const Schedule& schedule) const {
+  const std::vector<BucketId>& buckets = buckets_of(event.id);
+  if (schedule.used().size() != buckets.size()) {
+    return "a begin describes all buckets of its unit";
+  }
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const Entry& entry = entries_[buckets[i]];
+    const UsedBucket& used = schedule.used()[i];
+    if (entry.slot == no_slot || entry.told_uses != open_uses(buckets[i], false)) {
+      return "after a begin every bucket of the unit is held and was told of the use";
+    }
+    const bool fills = event.kind == EventKind::begin_backward &&
+                       plan_.gradient_class[buckets[i]] != SchedulePlan::no_class;
+    const SlotId gradient_slot = fills ? entry.gradient_slot : no_slot;
+    if (used.bucket != buckets[i] || used.slot != entry.slot || used.gather != entry.gather ||
+        used.gradient_slot != gradient_slot || (fills && gradient_slot == no_slot) ||
+        used.previous_reduce != (fills ? last_reduce_[gradient_slot] : 0)) {
+      return "a begin describes slot, gather and gradient as they are";
+    }
+  }
+  return {};
+}
+
+std::string Ledger::check_reduces(const Event& event, const std::vector<BucketId>& reduced) const {
+  for (BucketId bucket = 0; bucket < entries_.size(); ++bucket) {
+    const Entry& entry = entries_[bucket];
+    const bool now = std::ranges::find(reduced, bucket) != reduced.end();
+    const bool was_filling = now || entry.gradient_slot != no_slot;
+    const bool complete = entry.backwards >= entry.forwards && open_uses(bucket, true) == 0;
+    const bool ended = event.kind == EventKind::end_backward && uses(event.id, bucket);
+    const bool due = event.kind == EventKind::end_micro_batch || (ended && complete);
+    if (now != (was_filling && due)) {
+      return now ? "a bucket reduces when its backwards are complete, not before"
+                 : "a bucket whose backwards are complete reduces";
+    }
+  }
+  return {};
+}
+
+std::string Ledger::enter(const Event& event, const Schedule& schedule) {
+  const std::size_t open_before = open_.size();
+  enter_call(event);
+  const bool stray = ends_use(event) && open_.size() == open_before;
+  if (stray && !schedule.decisions().empty()) {
+    return "an end without a begin decides nothing";
+  }
+  std::vector<BucketId> reduced;
+  for (const Decision& decision : schedule.decisions()) {
+    if (std::string violated = enter_decision(event, decision); !violated.empty()) {
+      return violated + " (" + std::string(to_string(decision.command)) + " " +
+             std::to_string(decision.bucket) + ")";
+    }
+    if (decision.command == Command::reduce) {
+      reduced.push_back(decision.bucket);
+    }
+  }
+  if (std::string violated = stray ? "" : check_reduces(event, reduced); !violated.empty()) {
+    return violated;
+  }
+  if (begins_use(event)) {
+    if (std::string violated = check_begin(event, schedule); !violated.empty()) {
+      return violated;
+    }
+  }
+  const auto held_unused = std::ranges::count_if(
+      entries_, [](const Entry& entry) { return entry.slot != no_slot && !entry.used; });
+  if (held_unused > plan_.prefetch_depth) {
+    return "no more than prefetch_depth buckets are held and unused";
+  }
+  for (Entry& entry : entries_) {
+    if (event.kind == EventKind::end_micro_batch) {
+      entry.forwards = 0;
+      entry.backwards = 0;
+    }
+    if (event.kind == EventKind::step_end || event.kind == EventKind::begin_update) {
+      entry.stale = true;
+      if (entry.slot != no_slot || entry.state != BucketState::sharded) {
+        return "after a step end nothing is held";
+      }
+    }
+  }
+  return {};
+}
+
+std::string Ledger::compare_views(const Schedule& schedule) const {
+  std::vector<std::uint32_t> slots(plan_.slot_classes.size());
+  std::vector<std::uint32_t> gradient_slots(plan_.gradient_classes.size());
+  for (BucketId bucket = 0; bucket < entries_.size(); ++bucket) {
+    const Entry& entry = entries_[bucket];
+    slots[plan_.slot_class[bucket]] += entry.slot != no_slot ? 1U : 0U;
+    if (entry.gradient_slot != no_slot) {
+      ++gradient_slots[plan_.gradient_class[bucket]];
+    }
+    if (schedule.held(bucket) != (entry.slot != no_slot) ||
+        schedule.held(bucket) != holds_full_buffer(entry.state) ||
+        schedule.stale(bucket) != entry.stale ||
+        schedule.open_uses(bucket) != open_uses(bucket, false)) {
+      return "the views of a bucket are what the decisions say";
+    }
+  }
+  for (std::uint32_t i = 0; i < slots.size(); ++i) {
+    if (schedule.slots_in_use(i) != slots[i]) {
+      return "the slots in use are those that the decisions gave";
+    }
+  }
+  for (std::uint32_t i = 0; i < gradient_slots.size(); ++i) {
+    if (schedule.gradient_slots_in_use(i) != gradient_slots[i]) {
+      return "the gradient slots in use are those that the decisions gave";
+    }
+  }
+  return schedule.open_use_count() == open_.size() ? "" : "the open uses are those that were begun";
+}
+
+}  // namespace troupe::testing
