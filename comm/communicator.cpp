@@ -1,0 +1,16 @@
+#include "troupe/comm/communicator.hpp"
+
+namespace troupe {
+
+std::string describe(const CollectiveCall& call) {
+  std::string text = to_string(call.op);
+  if (call.bucket != no_bucket) {
+    text += " of bucket " + std::to_string(call.bucket);
+  }
+  if (*call.label != '\0') {
+    text += std::string(" '") + call.label + "'";
+  }
+  return text + " (ticket " + std::to_string(call.ticket) + ")";
+}
+
+}  // namespace troupe

@@ -1,0 +1,299 @@
+#include "troupe/comm/local_communicator.hpp"
+
+#include "troupe/comm/call_check.hpp"
+#include "troupe/comm/host_stream.hpp"
+#include "troupe/comm/local_group.hpp"
+#include "troupe/comm/local_transfer.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+namespace troupe {
+
+// ---- what the ranks share -----------------------------------------------------------------------
+
+/// Locks: the world's, then a group's, then that of the first failure. Never the world's with a
+/// group's held.
+class LocalWorld::State {
+ public:
+  State(int world_size, Duration timeout, const Clock& clock)
+      : world_size_(world_size), timeout_(timeout), clock_(clock) {}
+
+  int world_size() const { return world_size_; }
+  Duration timeout() const { return timeout_; }
+  TimePoint now() const { return clock_.now(); }
+  FirstFailure& first_failure() { return first_failure_; }
+
+  LocalGroup& group(const std::vector<int>& ranks, int channel) {
+    const std::lock_guard lock(mutex_);
+    auto& group = groups_[{ranks, channel}];
+    if (!group) {
+      group = std::make_unique<LocalGroup>(ranks);
+      const std::lock_guard group_lock(group->mutex());
+      if (const auto failure = first_failure_.get()) {
+        group->fail(*failure);
+      }
+      for (const auto& [rank, text] : gone_) {
+        if (const int member = group->member_of(rank); member >= 0) {
+          std::ignore = group->leave(member, text);  // nothing waits yet
+        }
+      }
+    }
+    return *group;
+  }
+
+  void abort(const Failure& failure) {
+    const Failure first = first_failure_.report(failure);
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, group] : groups_) {
+      {
+        const std::lock_guard group_lock(group->mutex());
+        group->fail(first);
+      }
+      group->listeners().notify_all();
+    }
+  }
+
+  /// Sets the group's failure under its lock, before anybody can act on the state that is wrong,
+  /// then tells the others.
+  void fail(LocalGroup& group, std::unique_lock<std::mutex>& lock, Failure failure) {
+    const Failure first = first_failure_.report(std::move(failure));
+    group.fail(first);
+    lock.unlock();
+    abort(first);
+  }
+
+  void leave(int rank, const std::string& text) {
+    std::optional<Failure> failure;
+    {
+      const std::lock_guard lock(mutex_);
+      gone_.emplace(rank, text);
+      for (auto& [key, group] : groups_) {
+        if (const int member = group->member_of(rank); member >= 0) {
+          const std::lock_guard group_lock(group->mutex());
+          auto waiting = group->leave(member, text);
+          if (waiting && !failure) {
+            failure = std::move(waiting);
+          }
+        }
+      }
+    }
+    if (failure) {
+      abort(*failure);
+    }
+  }
+
+ private:
+  const int world_size_;
+  const Duration timeout_;
+  const Clock& clock_;
+  FirstFailure first_failure_;
+
+  std::mutex mutex_;  // guards the group below; groups live as long as the state
+  std::map<std::pair<std::vector<int>, int>, std::unique_ptr<LocalGroup>> groups_;
+  std::map<int, std::string> gone_;
+};
+
+// ---- one collective on one rank -----------------------------------------------------------------
+
+/// An operation of the rank's stream.
+class LocalWorld::Operation {
+ public:
+  Operation(std::shared_ptr<State> world,
+            LocalGroup& group,
+            int member,
+            std::uint64_t turn,
+            const CollectiveCall& call,
+            HostStream& stream)
+      : world_(std::move(world)),
+        group_(group),
+        member_(member),
+        turn_(turn),
+        call_(call),
+        stream_(stream) {}
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  ~Operation() {
+    if (!ended_) {
+      dropped();
+    }
+    if (listening_) {
+      group_.listeners().remove(stream_);
+    }
+  }
+
+  Result<Progress> run() {
+    if (!listening_) {
+      group_.listeners().add(stream_);
+      listening_ = true;
+    }
+    for (;;) {
+      std::unique_lock lock(group_.mutex());
+      if (group_.turn() > turn_) {
+        ended_ = true;
+        return Progress::done;
+      }
+      if (group_.failure()) {
+        if (group_.readers() > 0) {
+          return Progress::blocked;
+        }
+        ended_ = true;
+        return *group_.failure();
+      }
+      if (group_.turn() < turn_) {
+        return Progress::blocked;  // an earlier one, on another stream
+      }
+      const Stage stage = group_.stage(member_);
+      if (stage == Stage::absent) {
+        arrive(lock);
+      } else if (stage != Stage::left && group_.all_at(stage)) {
+        move_payload(lock, stage);
+      } else if (const Duration waited = world_->now() - since_; waited >= world_->timeout()) {
+        world_->fail(group_, lock, group_.timed_out(member_, waited));
+      } else {
+        return Progress::blocked;
+      }
+    }
+  }
+
+ private:
+  void arrive(std::unique_lock<std::mutex>& lock) {
+    since_ = world_->now();
+    if (auto failure = group_.arrive(member_, call_)) {
+      world_->fail(group_, lock, *std::move(failure));
+    } else if (group_.all_at(Stage::arrived)) {
+      lock.unlock();
+      group_.listeners().notify_all(&stream_);
+    }
+  }
+
+  void move_payload(std::unique_lock<std::mutex>& lock, Stage stage) {
+    const bool first = stage == Stage::arrived;
+    const Stage next = first && has_second_round(call_.op) ? Stage::halfway : Stage::left;
+    group_.begin_reading();
+    lock.unlock();
+    transfer(group_.calls(), member_, first ? TransferRound::first : TransferRound::second);
+    lock.lock();
+    since_ = world_->now();
+    const bool awaited = group_.end_reading();
+    group_.advance(member_, next);
+    const bool last = group_.turn() > turn_ || group_.all_at(next);
+    lock.unlock();
+    if (awaited || last) {
+      group_.listeners().notify_all(&stream_);
+    }
+  }
+
+  /// The stream has failed or is stopped. Peers would wait in vain; and those that read this rank's
+  /// buffers must be out before its owner may go on.
+  void dropped() {
+    const auto failure = stream_.failure();
+    const int rank = group_.world_rank(member_);
+    world_->abort({.code = ErrorCode::peer_failed,
+                   .text = "rank " + std::to_string(rank) + " dropped " + describe(call_) + ": " +
+                           (failure ? failure->text : "its stream ended"),
+                   .rank = rank,
+                   .ticket = call_.ticket,
+                   .bucket = call_.bucket});
+    group_.await_readers();
+  }
+
+  const std::shared_ptr<State> world_;
+  LocalGroup& group_;
+  const int member_;
+  const std::uint64_t turn_;
+  const CollectiveCall call_;
+  HostStream& stream_;
+
+  bool listening_ = false;
+  bool ended_ = false;
+  TimePoint since_{};  ///< when this rank began to wait at its stage
+};
+
+// ---- one rank's communicator --------------------------------------------------------------------
+
+class LocalWorld::Endpoint final : public Communicator {
+ public:
+  Endpoint(std::shared_ptr<State> world, LocalGroup& group, int member)
+      : world_(std::move(world)), group_(group), member_(member) {}
+
+  int rank() const override { return member_; }
+  int size() const override { return group_.size(); }
+
+  Result<void> launch(const CollectiveCall& call, Stream& stream) override {
+    if (auto failure = check_call(call, member_, group_.size())) {
+      return *std::move(failure);
+    }
+    auto* host_stream = dynamic_cast<HostStream*>(&stream);
+    if (host_stream == nullptr) {
+      return Failure{.code = ErrorCode::misuse,
+                     .text = describe(call) + " cannot run on stream '" + stream.name() +
+                             "': the local communicator needs a worker stream of a host device",
+                     .ticket = call.ticket,
+                     .bucket = call.bucket};
+    }
+    if (auto failure = world_->first_failure().get()) {
+      return *std::move(failure);
+    }
+    std::uint64_t turn = 0;
+    {
+      const std::lock_guard lock(group_.mutex());
+      turn = group_.launch(member_);
+    }
+    auto operation = std::make_shared<Operation>(world_, group_, member_, turn, call, *host_stream);
+    host_stream->enqueue([operation = std::move(operation)] { return operation->run(); });
+    return {};
+  }
+
+  void abort(const Failure& failure) override { world_->abort(failure); }
+
+ private:
+  const std::shared_ptr<State> world_;
+  LocalGroup& group_;
+  const int member_;
+};
+
+// ---- the world ----------------------------------------------------------------------------------
+
+LocalWorld::LocalWorld(int world_size, Duration timeout, const Clock& clock)
+    : state_(std::make_shared<State>(world_size, timeout, clock)) {}
+
+LocalWorld::~LocalWorld() = default;
+
+int LocalWorld::world_size() const {
+  return state_->world_size();
+}
+
+std::unique_ptr<Communicator> LocalWorld::communicator(int rank,
+                                                       std::vector<int> ranks,
+                                                       int channel) {
+  const bool ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  if (ranks.empty() || !ascending || ranks.front() < 0 || ranks.back() >= state_->world_size() ||
+      !std::binary_search(ranks.begin(), ranks.end(), rank)) {
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "the group of rank " + std::to_string(rank) + " in a world of " +
+                         std::to_string(state_->world_size()) +
+                         " is not an ascending list of ranks that includes it"});
+  }
+  LocalGroup& group = state_->group(ranks, channel);
+  return std::make_unique<Endpoint>(state_, group, group.member_of(rank));
+}
+
+void LocalWorld::abort(const Failure& failure) {
+  state_->abort(failure);
+}
+
+void LocalWorld::leave(int rank, std::string text) {
+  state_->leave(rank, text);
+}
+
+FirstFailure& LocalWorld::first_failure() {
+  return state_->first_failure();
+}
+
+}  // namespace troupe

@@ -1,0 +1,59 @@
+/// Communicators between ranks that are threads of one process: peers' buffers are read directly.
+///
+/// A `LocalWorld` is what the ranks share. `communicator(rank, ranks, channel)` gives one rank its
+/// communicator of a group; all communicators with the same `ranks` and `channel` belong together.
+/// Channels of one group are independent: gathers and reduces do not queue behind each other.
+///
+/// [Note: the order within a collective] Each rank publishes its call and arrives; the last to
+/// arrive compares all calls; each then reads its part of the peers' buffers into its own, and
+/// leaves; it is done when all have left. All-reduce has a second round. A rank that is reading
+/// counts as a reader, and an aborted collective is not done on any rank of the group while a
+/// reader is inside, so no buffer is freed under a reader. See local_group.hpp.
+///
+/// A collective that its stream drops (it failed before, or is stopped) fails the world, with the
+/// stream's failure in the text.
+///
+/// Limits: collectives are launched on a `HostStream`, not on `Stream::caller()`. A stream outlives
+/// what is launched on it.
+#pragma once
+
+#include "troupe/comm/communicator.hpp"
+#include "troupe/comm/first_failure.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+class LocalWorld {
+ public:
+  /// `timeout`: how long a collective waits for peers that do not arrive, from its own arrival; and
+  /// how long then for peers that do not finish.
+  LocalWorld(int world_size, Duration timeout, const Clock& clock = Clock::steady());
+  LocalWorld(const LocalWorld&) = delete;
+  LocalWorld& operator=(const LocalWorld&) = delete;
+  /// Communicators and collectives under way may outlive the world.
+  ~LocalWorld();
+
+  int world_size() const;
+  /// `ranks`: world ranks of the group, ascending, including `rank`; its position is the group
+  /// rank. Throws `Error` (bad_configuration) if they are not.
+  std::unique_ptr<Communicator> communicator(int rank, std::vector<int> ranks, int channel);
+  /// Ends everything under way on every rank, and all that follows, with the first failure.
+  void abort(const Failure& failure);
+  /// Rank `rank` takes part in nothing any more (its trainer has returned): a collective that waits
+  /// for it fails with peer_failed and `text`; those already complete are not affected.
+  void leave(int rank, std::string text);
+  /// To look at; `abort` is what ends collectives.
+  FirstFailure& first_failure();
+
+ private:
+  class State;
+  class Operation;
+  class Endpoint;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace troupe
