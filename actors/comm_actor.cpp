@@ -1,0 +1,216 @@
+#include "troupe/actors/comm_actor.hpp"
+
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+std::int64_t bytes_handed_over(const CollectiveCall& call, int world_size) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  return call.numel * element * (call.op == Collective::reduce_scatter ? world_size : 1);
+}
+
+/// One step of FNV-1a over the words of a launch: equal sequences have equal hashes on all ranks.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  return (hash ^ word) * 1099511628211ULL;
+}
+
+}  // namespace
+
+std::string to_string(const LaunchRecord& record) {
+  std::string text = "ticket " + std::to_string(record.ticket) + " " + to_string(record.op);
+  if (record.bucket != no_bucket) {
+    text += " bucket " + std::to_string(record.bucket);
+  }
+  return text + " '" + record.label + "' numel " + std::to_string(record.numel) + " " +
+         to_string(record.dtype);
+}
+
+Comm::Comm(caf::actor_config& config,
+           const Routing& routing,
+           RankState& state,
+           SupervisorActor supervisor)
+    : Routed(config, routing, routing.home, state.alive, *state.config.waiter),
+      state_(state),
+      supervisor_(std::move(supervisor)) {}
+
+Comm::behavior_type Comm::make_behavior() {
+  return {
+      [this](const Launch& launch) { receive(launch); },
+      [this](const StreamDone& message) { complete(message); },
+      [this](const Tick&) { check_held_back(); },
+      [this](const Stop&) { stop(); },
+  };
+}
+
+void Comm::receive(const Launch& launch) {
+  const Ticket ticket = launch.call.ticket;
+  if (stopped_) {
+    answer({launch.bucket, launch.own}, ticket, state_.failure);
+    return;
+  }
+  if (ticket != next_) {
+    if (held_back_.empty()) {
+      held_since_ = state_.config.clock->now();
+    }
+    held_back_.emplace(ticket, launch);
+    return;
+  }
+  issue(launch);
+  while (!stopped_ && !held_back_.empty() && held_back_.begin()->first == next_) {
+    const Launch held = std::move(held_back_.begin()->second);
+    held_back_.erase(held_back_.begin());
+    held_since_ = state_.config.clock->now();
+    issue(held);
+  }
+}
+
+void Comm::issue(const Launch& launch) {
+  const auto index = static_cast<std::size_t>(launch.channel);
+  const RankConfig::Queue& queue = state_.config.queues[index];
+  Device& device = *state_.config.device;
+  Stream& stream = *queue.stream;
+  for (const Event& event : launch.after) {
+    stream.wait(event);
+  }
+  if (launch.cast.numel > 0) {
+    device.cast(stream, DType::f32, launch.cast.from, launch.cast.dtype, launch.cast.to,
+                launch.cast.numel);
+  }
+  if (launch.zero.ranges != nullptr) {
+    for (const Range& range : *launch.zero.ranges) {
+      device.zero(stream, launch.zero.data + range.offset * launch.zero.element_bytes,
+                  range.numel * launch.zero.element_bytes);
+    }
+  }
+  if (auto launched = queue.communicator->launch(launch.call, stream); !launched) {
+    stopped_ = true;  // nothing behind it may be launched; the supervisor's Stop answers the rest
+    answer({launch.bucket, launch.own}, launch.call.ticket, launched.failure());
+    send(supervisor_, Failed{launched.failure()});
+    return;
+  }
+  const AccumulateStep& sum = launch.accumulate;
+  if (sum.numel > 0 && sum.overwrite) {
+    device.cast(stream, sum.dtype, sum.part, DType::f32, sum.sum, sum.numel);
+  } else if (sum.numel > 0) {
+    device.accumulate(stream, sum.sum, sum.dtype, sum.part, sum.numel);
+  }
+  const Event recorded = stream.record();
+  state_.last_event[index] = recorded;
+  *(launch.own ? &launch.own->recorded : launch.recorded) = recorded;
+  note(launch);
+  ++next_;
+  state_.launched.store(launch.call.ticket);
+  state_.config.waiter->notify();
+  in_flight_.emplace(launch.call.ticket, Asker{launch.bucket, launch.own});
+  stream.notify([self = CommActor{this}, ticket = launch.call.ticket](const StreamReport& report) {
+    post(self, StreamDone{ticket, report}, nullptr);  // at home on its own thread, wherever we are
+  });
+}
+
+void Comm::complete(const StreamDone& message) {
+  const auto found = in_flight_.find(message.ticket);
+  if (found == in_flight_.end()) {
+    send(supervisor_,
+         Failed{{.code = ErrorCode::internal,
+                 .text = "rank " + std::to_string(state_.config.rank) + ": completion of ticket " +
+                         std::to_string(message.ticket) + ", which is not in flight",
+                 .rank = state_.config.rank,
+                 .ticket = message.ticket}});
+    return;
+  }
+  const Asker asker = std::move(found->second);
+  in_flight_.erase(found);
+  if (const Ticket oldest = log_.front().record.ticket; message.ticket >= oldest) {
+    log_[message.ticket - oldest].state = message.report.failure ? "failed" : "done";
+  }
+  state_.completed.fetch_add(1);
+  state_.config.waiter->notify();
+  if (message.report.failure) {
+    send(supervisor_, Failed{*message.report.failure});
+  }
+  answer(asker, message.ticket, message.report.failure);
+}
+
+void Comm::check_held_back() {
+  if (stopped_ || held_back_.empty() ||
+      state_.config.clock->now() - held_since_ < state_.config.timeout) {
+    return;
+  }
+  const CollectiveCall& first = held_back_.begin()->second.call;
+  send(supervisor_, Failed{{.code = ErrorCode::timeout,
+                            .text = "rank " + std::to_string(state_.config.rank) + ": ticket " +
+                                    std::to_string(next_) +
+                                    " was never launched; waiting behind it: " + describe(first),
+                            .rank = state_.config.rank,
+                            .ticket = next_}});
+}
+
+void Comm::stop() {
+  stopped_ = true;
+  for (const auto& [ticket, launch] : held_back_) {
+    answer({launch.bucket, launch.own}, ticket, state_.failure);
+  }
+  held_back_.clear();
+  dump_log();
+}
+
+void Comm::dump_log() {
+  if (std::exchange(dumped_, true) || !state_.config.log) {
+    return;
+  }
+  std::string text = "rank " + std::to_string(state_.config.rank) +
+                     " failed: " + state_.failure.text + "\n  last launches:";
+  for (const LoggedLaunch& launch : log_) {
+    text += "\n  " + to_string(launch.record) + " (" + launch.state + ")";
+  }
+  state_.config.log(text);
+}
+
+void Comm::answer(const Asker& asker, Ticket ticket, std::optional<Failure> failure) {
+  if (asker.bucket) {
+    send(asker.bucket, Completed{ticket, std::move(failure)});
+  }
+  if (asker.own) {
+    asker.own->over.store(true);
+    state_.config.waiter->notify();
+  }
+}
+
+void Comm::note(const Launch& launch) {
+  const CollectiveCall& call = launch.call;
+  const auto op = static_cast<std::size_t>(call.op);
+  state_.launches[op].fetch_add(1);
+  state_.bytes_sent[op].fetch_add(
+      static_cast<std::uint64_t>(bytes_handed_over(call, state_.config.world_size)));
+  std::uint64_t hash = state_.launch_hash.load();
+  for (const std::uint64_t word :
+       {call.ticket, static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.bucket),
+        static_cast<std::uint64_t>(call.dtype), static_cast<std::uint64_t>(call.numel),
+        static_cast<std::uint64_t>(call.root)}) {
+    hash = mix(hash, word);
+  }
+  state_.launch_hash.store(hash);
+  LaunchRecord record{call.ticket, call.op,   call.bucket,    call.dtype,
+                      call.numel,  call.root, launch.channel, call.label};
+  if (state_.config.on_launch) {
+    state_.config.on_launch(record);
+  }
+  if (log_.size() == launch_log_size) {
+    log_.pop_front();
+  }
+  log_.push_back({std::move(record)});
+}
+
+void Comm::on_exit() {
+  if (state_.failed.load()) {
+    dump_log();  // where the end of the world overtakes the supervisor's Stop
+  }
+  supervisor_ = nullptr;
+  in_flight_.clear();
+  held_back_.clear();
+  Routed::on_exit();
+}
+
+}  // namespace troupe

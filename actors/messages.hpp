@@ -1,0 +1,146 @@
+/// What the actors say to each other. Requests are verbs, facts are participles.
+///
+///     trainer   → scheduler   TrainerEvent
+///     scheduler → bucket      Gather, BeginUse, EndUse, Evict, Contribute, Reduce, StepEnd,
+///     Abandon bucket    → comm        Launch trainer   → comm        Launch (exports and
+///     collectives of its own: no bucket) stream    → comm        StreamDone comm      → bucket
+///     Completed anyone    → supervisor  Failed; supervisor → peers' supervisors PeerFailed
+///     supervisor → all        Stop
+///
+/// Plain values; pointers in them are to memory that outlives the actors of the rank.
+#pragma once
+
+#include "troupe/actors/event_set.hpp"
+#include "troupe/comm/communicator.hpp"
+#include "troupe/core/bucket_layout.hpp"
+#include "troupe/core/schedule.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Ranges of a gradient buffer that nobody wrote: zeroed before it is reduced.
+using Ranges = std::shared_ptr<const std::vector<Range>>;
+
+struct UnwrittenRanges {
+  BucketId bucket = 0;
+  Ranges ranges;
+};
+using Unwritten = std::shared_ptr<const std::vector<UnwrittenRanges>>;
+
+enum class TrainerEventKind : std::uint8_t {
+  begin_micro_batch,
+  end_micro_batch,
+  begin_use,
+  end_use,
+  abandon_use,
+  begin_eval,
+  end_eval,
+  step_end,
+  begin_update,
+  updated,
+};
+
+const char* to_string(TrainerEventKind kind);
+
+/// One call of the trainer, in program order.
+struct TrainerEvent {
+  std::uint64_t sequence = 0;
+  TrainerEventKind kind = TrainerEventKind::begin_use;
+  UnitId unit = 0;        ///< of a use
+  BucketId bucket = 0;    ///< of `updated`
+  bool backward = false;  ///< of a use
+  Event event{};          ///< end of a use or of an update on the trainer's stream
+  Ticket next_ticket = 0;
+  Unwritten unwritten{};  ///< buckets whose gradient was not written everywhere; null: none
+};
+
+struct Gather {
+  Ticket ticket = 0;
+  SlotId slot = 0;
+  EventSet after{};  ///< last uses of the slot, last update of the bucket
+};
+struct BeginUse {};
+struct EndUse {};
+struct Evict {};
+struct Contribute {
+  SlotId gradient_slot = 0;
+};
+struct Reduce {
+  Ticket ticket = 0;
+  SlotId gradient_slot = 0;
+  bool first = false;  ///< of its step: overwrites the main gradient, later ones add to it
+  EventSet after{};    ///< the contributions
+  Ranges unwritten{};  ///< null: only the gaps between parameters
+};
+struct StepEnd {};
+struct Abandon {};
+
+/// The two independent queues of collectives of a rank; user collectives share the second one.
+enum class Channel : std::uint8_t { gather, reduce };
+inline constexpr std::size_t channel_count = 2;
+
+/// What happens on the collective's stream around it.
+struct CastStep {
+  const float* from = nullptr;
+  DType dtype = DType::f32;
+  void* to = nullptr;
+  std::int64_t numel = 0;  ///< 0: no cast
+};
+struct ZeroStep {
+  std::byte* data = nullptr;
+  std::int64_t element_bytes = 0;
+  Ranges ranges;  ///< null: nothing
+};
+struct AccumulateStep {
+  float* sum = nullptr;
+  DType dtype = DType::f32;
+  const void* part = nullptr;
+  std::int64_t numel = 0;  ///< 0: nothing
+  bool overwrite = false;
+};
+
+/// A collective of the trainer's own, shared by its call and the comm actor: the call may give up
+/// waiting, the memory may not go before `over`.
+struct OwnCollective {
+  Event recorded;                 ///< its end; readable once the ticket is launched
+  std::atomic<bool> over{false};  ///< done, failed or dropped: its buffers are no longer in use
+};
+
+template <class Handle>
+struct BasicLaunch {
+  Channel channel = Channel::gather;
+  CollectiveCall call;
+  EventSet after;
+  CastStep cast;
+  ZeroStep zero;
+  AccumulateStep accumulate;
+  Event* recorded = nullptr;  ///< receives the end of it all, before the ticket counts as launched
+  Handle bucket;              ///< hears of the completion, …
+  std::shared_ptr<OwnCollective> own;  ///< … or this does
+};
+
+struct StreamDone {
+  Ticket ticket = 0;
+  StreamReport report;
+};
+struct Completed {
+  Ticket ticket = 0;
+  std::optional<Failure> failure;
+};
+
+struct Failed {
+  Failure failure;
+};
+struct PeerFailed {
+  Failure failure;
+};
+struct Stop {};
+/// To the comm actor, from its thread: time has passed while tickets were held back.
+struct Tick {};
+
+}  // namespace troupe

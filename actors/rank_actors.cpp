@@ -1,0 +1,300 @@
+#include "troupe/actors/rank_actors.hpp"
+
+#include "troupe/actors/bucket_actor.hpp"
+#include "troupe/actors/comm_actor.hpp"
+#include "troupe/actors/scheduler_actor.hpp"
+#include "troupe/actors/supervisor_actor.hpp"
+
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+/// How long the end of an actor may take. Nothing blocks a handler, so this is generous.
+constexpr std::chrono::seconds actor_exit_limit{30};
+
+/// The trainer waits this much longer than the collectives do, so that their error, which names the
+/// missing ranks, comes first.
+Duration trainer_limit(Duration collective) {
+  return collective + std::max<Duration>(collective / 4, std::chrono::seconds{2});
+}
+
+caf::actor_system_config& configure(caf::actor_system_config& config) {
+  config.set("scheduler.policy", caf::atom("testing"));  // no pool threads, also in production
+  return config;
+}
+
+}  // namespace
+
+struct ActorSystem::Impl {
+  explicit Impl(Executor given) : executor(given), system(configure(config)) {}
+  Executor executor;
+  caf::actor_system_config config;
+  caf::actor_system system;
+
+  caf::scheduler::test_coordinator& coordinator() {
+    return dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+  }
+};
+
+ActorSystem::ActorSystem(Executor executor) : impl_(std::make_unique<Impl>(executor)) {}
+ActorSystem::~ActorSystem() = default;
+
+std::size_t ActorSystem::runnable() const {
+  return impl_->coordinator().jobs.size();
+}
+
+void ActorSystem::run(std::size_t index) {
+  auto& coordinator = impl_->coordinator();
+  const auto chosen = coordinator.jobs.begin() + static_cast<std::ptrdiff_t>(index);
+  std::rotate(coordinator.jobs.begin(), chosen, chosen + 1);
+  coordinator.run_once();
+}
+
+struct RankActors::Impl {
+  Impl(ActorSystem::Impl& shared, RankConfig config)
+      : system(shared.system), unit(system), state(std::move(config)) {
+    routing.coordinator = shared.executor == Executor::coordinator;
+    if (!routing.coordinator) {
+      home = std::make_unique<HomeUnit>(system, state.config.comm_poll);
+      routing.home = home.get();
+    }
+    supervisor = spawn_lazily<Supervisor>(system, unit, routing, state);
+    comm = spawn_lazily<Comm>(system, unit, routing, state, supervisor);
+    connect({});
+    if (home) {
+      const auto interval = std::clamp<Duration>(
+          state.config.timeout / 4, std::chrono::milliseconds{10}, std::chrono::seconds{1});
+      home->start(interval, [this] { post(comm, Tick{}, home.get()); });
+    }
+  }
+
+  void connect(std::vector<SupervisorActor> peers) {
+    dynamic_cast<Supervisor&>(*caf::actor_cast<caf::abstract_actor*>(supervisor))
+        .connect(comm, std::move(peers));
+  }
+  template <class Handle, class Message>
+  void tell(const Handle& to, Message message) {
+    post(to, std::move(message), &unit);
+    unit.drain();
+  }
+
+  caf::actor_system& system;
+  InlineUnit unit;  // of the trainer's thread
+  RankState state;
+  Routing routing;
+  std::unique_ptr<HomeUnit> home;
+  SupervisorActor supervisor;
+  CommActor comm;
+  std::uint32_t runtimes = 0;
+};
+
+RankActors::RankActors(ActorSystem& system, RankConfig config)
+    : impl_(std::make_unique<Impl>(system.impl(), std::move(config))) {}
+
+RankActors::~RankActors() {
+  Impl& impl = *impl_;
+  post_exit(impl.supervisor, &impl.unit);
+  post_exit(impl.comm, &impl.unit);
+  impl.unit.drain();
+  const auto ended = [&] { return impl.state.alive.load() == 0; };
+  if (!impl.state.config.waiter->wait(ended, impl.state.config.clock->now() + actor_exit_limit)) {
+    if (impl.state.config.log) {
+      impl.state.config.log("rank " + std::to_string(impl.state.config.rank) +
+                            ": its actors did not end; leaving them");
+    }
+    static_cast<void>(impl_.release());  // freeing what they use would be worse
+    return;
+  }
+  impl.supervisor = nullptr;
+  impl.comm = nullptr;
+  if (impl.home) {
+    impl.home->join();
+  }
+}
+
+void RankActors::connect(const std::vector<RankActors*>& ranks) {
+  for (RankActors* rank : ranks) {
+    std::vector<SupervisorActor> peers;
+    for (RankActors* peer : ranks) {
+      if (peer != rank) {
+        peers.push_back(peer->impl_->supervisor);
+      }
+    }
+    rank->impl_->connect(std::move(peers));
+  }
+}
+
+const RankConfig& RankActors::config() const {
+  return impl_->state.config;
+}
+RankState& RankActors::state() {
+  return impl_->state;
+}
+
+void RankActors::collective(Channel channel, CollectiveCall call, const EventSet& after) {
+  RankState& state = impl_->state;
+  const auto own = std::make_shared<OwnCollective>();
+  call.ticket = next_ticket_++;
+  Launch launch;
+  launch.channel = channel;
+  launch.call = call;
+  launch.after = after;
+  launch.own = own;
+  impl_->tell(impl_->comm, std::move(launch));
+  try {
+    wait(call.ticket, [&] { return own->recorded.done(); }, call.label);
+  } catch (...) {
+    if (!state.config.waiter->wait([&] { return own->over.load(); },
+                                   state.config.clock->now() + actor_exit_limit) &&
+        state.config.log) {
+      state.config.log("rank " + std::to_string(state.config.rank) + ": " + describe(call) +
+                       " did not end after the failure");
+    }
+    throw;
+  }
+}
+
+void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what, BucketId bucket) {
+  RankState& state = impl_->state;
+  const auto over = [&] {
+    return (state.launched.load() >= ticket && done()) || state.failed.load();
+  };
+  if (!over()) {
+    const TimePoint began = state.config.clock->now();
+    if (!state.config.waiter->wait(over, began + trainer_limit(state.config.timeout))) {
+      std::string text =
+          "rank " + std::to_string(state.config.rank) + ": waited too long for " + what;
+      if (bucket != no_bucket) {
+        text += " of bucket " + std::to_string(bucket);
+      }
+      text += " (ticket " + std::to_string(ticket) + ", launched up to " +
+              std::to_string(state.launched.load()) + ")";
+      fail({.code = ErrorCode::timeout,
+            .text = std::move(text),
+            .rank = state.config.rank,
+            .ticket = ticket,
+            .bucket = bucket});
+    }
+    waited_ += state.config.clock->now() - began;
+  }
+  throw_if_failed();
+}
+
+void RankActors::fail(Failure failure) {
+  impl_->tell(impl_->supervisor, Failed{std::move(failure)});
+  RankState& state = impl_->state;
+  // The supervisor may be at work on another thread; it never blocks.
+  static_cast<void>(state.config.waiter->wait([&] { return state.failed.load(); },
+                                              state.config.clock->now() + actor_exit_limit));
+}
+
+bool RankActors::quiesce(Duration limit) {
+  RankState& state = impl_->state;
+  // Tickets are launched without gaps from 1, so the last one is their number.
+  return state.config.waiter->wait([&] { return state.completed.load() == state.launched.load(); },
+                                   state.config.clock->now() + limit);
+}
+
+bool RankActors::failed() const {
+  return impl_->state.failed.load();
+}
+
+void RankActors::throw_if_failed() const {
+  if (impl_->state.failed.load()) {
+    throw Error(impl_->state.failure);
+  }
+}
+
+struct RuntimeActors::Impl {
+  Impl(RankActors& owner, SlotTable& slot_table, std::size_t bucket_count)
+      : rank(owner), shared(owner.impl()), table(slot_table), words(bucket_count) {}
+
+  RankActors& rank;
+  RankActors::Impl& shared;
+  SlotTable& table;
+  RuntimeWords words;
+  SchedulerActor scheduler;
+  std::vector<BucketActor> buckets;
+  std::uint32_t id = 0;
+  std::uint64_t sequence = 0;
+};
+
+RuntimeActors::RuntimeActors(RankActors& rank,
+                             SchedulerSetup setup,
+                             std::vector<BucketSetup> buckets,
+                             SlotTable& table)
+    : impl_(std::make_unique<Impl>(rank, table, buckets.size())) {
+  RankActors::Impl& shared = impl_->shared;
+  impl_->id = shared.runtimes++;
+  for (BucketSetup& bucket : buckets) {
+    impl_->buckets.push_back(spawn_lazily<BucketLife>(
+        shared.system, shared.unit, shared.routing, shared.state, std::move(bucket), table,
+        impl_->words, shared.comm, shared.supervisor));
+  }
+  impl_->scheduler =
+      spawn_lazily<Scheduler>(shared.system, shared.unit, shared.routing, shared.state,
+                              std::move(setup), impl_->words, impl_->buckets, &shared.unit);
+  shared.tell(shared.supervisor, RegisterRuntime{impl_->id, impl_->scheduler, impl_->buckets});
+}
+
+RuntimeActors::~RuntimeActors() {
+  RankActors::Impl& shared = impl_->shared;
+  shared.tell(shared.supervisor, UnregisterRuntime{impl_->id});
+  post_exit(impl_->scheduler, &shared.unit);
+  for (const BucketActor& bucket : impl_->buckets) {
+    post_exit(bucket, &shared.unit);
+  }
+  shared.unit.drain();
+  const auto ended = [&] { return impl_->words.alive.load() == 0; };
+  const RankConfig& config = shared.state.config;
+  if (!config.waiter->wait(ended, config.clock->now() + actor_exit_limit)) {
+    if (config.log) {
+      config.log("rank " + std::to_string(config.rank) +
+                 ": a runtime's actors did not end; leaving them");
+    }
+    static_cast<void>(impl_.release());
+  }
+}
+
+const Answer& RuntimeActors::ask(TrainerEvent event) {
+  RankState& state = impl_->shared.state;
+  impl_->rank.throw_if_failed();
+  event.sequence = ++impl_->sequence;
+  event.next_ticket = impl_->rank.next_ticket();
+  const TrainerEventKind kind = event.kind;
+  impl_->shared.tell(impl_->scheduler, std::move(event));
+  const auto handled = [&] { return impl_->words.handled.load() == impl_->sequence; };
+  if (!handled()) {  // it happens to run on another thread
+    impl_->rank.wait(0, handled, to_string(kind));
+  }
+  if (state.failed.load() && kind != TrainerEventKind::abandon_use) {
+    throw Error(state.failure);  // a stopped scheduler answers, too
+  }
+  impl_->rank.set_next_ticket(impl_->words.answer.next_ticket);
+  return impl_->words.answer;
+}
+
+bool RuntimeActors::quiesce(Duration limit) {
+  const RankConfig& config = impl_->shared.state.config;
+  const auto quiet = [&] {
+    return impl_->words.handled.load() == impl_->sequence &&
+           impl_->words.answered.load() == impl_->words.requested.load();
+  };
+  return config.waiter->wait(quiet, config.clock->now() + limit);
+}
+
+BucketState RuntimeActors::state(BucketId bucket) const {
+  return impl_->words.states[bucket].load();
+}
+
+std::uint64_t RuntimeActors::tickets_open() const {
+  return impl_->words.requested.load() - impl_->words.answered.load();
+}
+
+const ScheduleCounters& RuntimeActors::counters() const {
+  return impl_->words.counters;
+}
+
+}  // namespace troupe

@@ -1,0 +1,117 @@
+/// The actors of one rank as the rooms above see them; no CAF in sight.
+///
+/// `ActorSystem` is shared by the ranks of a process. `RankActors` are a device's comm actor and
+/// supervisor and the comm thread; `RuntimeActors` are a runtime's scheduler and buckets.
+///
+/// Thread rules: the calls of one rank's objects form one sequence (the trainer's), except where
+/// noted. Errors: waiting calls throw `Error` with the world's first failure.
+#pragma once
+
+#include "troupe/actors/messages.hpp"
+#include "troupe/actors/rank_state.hpp"
+#include "troupe/actors/runtime_setup.hpp"
+#include "troupe/core/schedule.hpp"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+/// Who runs the actors.
+enum class Executor : std::uint8_t {
+  threads,      ///< the sending threads, and one comm thread per rank
+  coordinator,  ///< CAF's test coordinator, message by message (single-thread tests)
+};
+
+class ActorSystem {
+ public:
+  explicit ActorSystem(Executor executor = Executor::threads);
+  ~ActorSystem();
+  ActorSystem(const ActorSystem&) = delete;
+  ActorSystem& operator=(const ActorSystem&) = delete;
+
+  /// Executor::coordinator: actors with mail, and running the `index`-th of them for one message.
+  std::size_t runnable() const;
+  void run(std::size_t index);
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+class RankActors {
+ public:
+  RankActors(ActorSystem& system, RankConfig config);
+  /// Ends the actors; every runtime of the rank is gone by then.
+  ~RankActors();
+  RankActors(const RankActors&) = delete;
+  RankActors& operator=(const RankActors&) = delete;
+
+  /// Introduces the ranks of a process to each other, before the first call of any.
+  static void connect(const std::vector<RankActors*>& ranks);
+
+  const RankConfig& config() const;
+  RankState& state();
+
+  /// The ticket that the next collective of this rank takes.
+  Ticket next_ticket() const { return next_ticket_; }
+  void set_next_ticket(Ticket ticket) { next_ticket_ = ticket; }
+
+  /// A collective of no bucket, with the next ticket; returns when it is done. On failure it
+  /// throws, but not before its buffers are free to go.
+  void collective(Channel channel, CollectiveCall call, const EventSet& after);
+  /// Waits until all tickets up to `ticket` are launched and `done` holds. `what` names the wait in
+  /// the error of a deadline.
+  void wait(Ticket ticket, FunctionRef<bool()> done, const char* what, BucketId bucket = no_bucket);
+
+  /// Tells the supervisor, and through it every rank. Any failure after the first is ignored.
+  void fail(Failure failure);
+  bool failed() const;
+  void throw_if_failed() const;
+  /// Waits until the comm actor has heard of the end of everything launched, so that the streams
+  /// may be stopped. False if the limit passes.
+  bool quiesce(Duration limit);
+  /// Time that the trainer has spent waiting so far.
+  Duration waited() const { return waited_; }
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+  Ticket next_ticket_ = 1;
+  Duration waited_{};
+};
+
+class RuntimeActors {
+ public:
+  /// `table` and what the setups point to outlive the actors.
+  RuntimeActors(RankActors& rank,
+                SchedulerSetup setup,
+                std::vector<BucketSetup> buckets,
+                SlotTable& table);
+  /// Ends the actors; `quiesce` was called before.
+  ~RuntimeActors();
+  RuntimeActors(const RuntimeActors&) = delete;
+  RuntimeActors& operator=(const RuntimeActors&) = delete;
+
+  /// Tells the scheduler and waits for its answer, which is valid until the next call. Throws
+  /// `Error` if the rank has failed; a refusal is in the answer.
+  const Answer& ask(TrainerEvent event);
+  /// Waits until every ticket of this runtime is retired. False if the deadline passes.
+  bool quiesce(Duration limit);
+
+  BucketState state(BucketId bucket) const;
+  std::uint64_t tickets_open() const;
+  const ScheduleCounters& counters() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,228 @@
+#include "troupe/actors/scheduler_actor.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+
+const char* to_string(TrainerEventKind kind) {
+  switch (kind) {
+    case TrainerEventKind::begin_micro_batch:
+      return "begin of a micro-batch";
+    case TrainerEventKind::end_micro_batch:
+      return "end of a micro-batch";
+    case TrainerEventKind::begin_use:
+      return "begin of a use";
+    case TrainerEventKind::end_use:
+      return "end of a use";
+    case TrainerEventKind::abandon_use:
+      return "abandoned use";
+    case TrainerEventKind::begin_eval:
+      return "begin of an eval pass";
+    case TrainerEventKind::end_eval:
+      return "end of an eval pass";
+    case TrainerEventKind::step_end:
+      return "step end";
+    case TrainerEventKind::begin_update:
+      return "begin of an update";
+    case TrainerEventKind::updated:
+      return "update of a bucket";
+  }
+  return "?";
+}
+
+Scheduler::Scheduler(caf::actor_config& config,
+                     const Routing& routing,
+                     RankState& state,
+                     SchedulerSetup setup,
+                     RuntimeWords& words,
+                     std::vector<BucketActor> buckets,
+                     const caf::execution_unit* trainer)
+    : Routed(config, routing, nullptr, words.alive, *state.config.waiter),
+      state_(state),
+      setup_(std::move(setup)),
+      words_(words),
+      buckets_(std::move(buckets)),
+      trainer_(trainer),
+      schedule_(setup_.plan),
+      last_uses_(setup_.slot_bytes.size()),
+      contributions_(setup_.gradient_slot_bytes.size()),
+      updates_(buckets_.size()),
+      gradient_slots_(buckets_.size(), no_slot),
+      reduces_(buckets_.size(), 0) {}
+
+Scheduler::behavior_type Scheduler::make_behavior() {
+  return {
+      [this](const TrainerEvent& event) { handle(event); },
+      [this](const Stop&) { stopped_ = true; },
+  };
+}
+
+void Scheduler::handle(const TrainerEvent& event) {
+  Answer& answer = words_.answer;
+  answer.refused.reset();
+  answer.used.clear();
+  answer.reduced.clear();
+  answer.unreduced.clear();
+  answer.next_ticket = event.next_ticket;
+  if (event.kind == TrainerEventKind::abandon_use) {
+    abandon(event);
+  } else if (!stopped_) {  // a stopped scheduler answers: the trainer looks at the rank's failure
+                           // next
+    schedule_.set_next_ticket(event.next_ticket);
+    if (auto decided = decide(event); !decided) {
+      answer.refused = decided.failure();
+    } else {
+      note_last_use(event);
+      for (const Decision& decision : schedule_.decisions()) {
+        carry_out(decision, event);
+      }
+      if (event.kind == TrainerEventKind::begin_use) {
+        answer.used = schedule_.used();
+      }
+      if (event.kind == TrainerEventKind::step_end) {
+        for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
+          if (setup_.plan.gradient_class[bucket] != SchedulePlan::no_class &&
+              reduces_[bucket] == 0) {
+            answer.unreduced.push_back(bucket);
+          }
+          reduces_[bucket] = 0;
+        }
+      }
+      answer.next_ticket = schedule_.next_ticket();
+    }
+  }
+  words_.counters = schedule_.counters();
+  words_.handled.store(event.sequence);
+  if (context() != trainer_) {
+    state_.config.waiter->notify();
+  }
+}
+
+Result<void> Scheduler::decide(const TrainerEvent& event) {
+  switch (event.kind) {
+    case TrainerEventKind::begin_micro_batch:
+      return schedule_.begin_micro_batch();
+    case TrainerEventKind::end_micro_batch:
+      return schedule_.end_micro_batch();
+    case TrainerEventKind::begin_use:
+      return schedule_.begin(event.unit, event.backward);
+    case TrainerEventKind::end_use:
+      return schedule_.end(event.unit, event.backward);
+    case TrainerEventKind::begin_eval:
+      return schedule_.begin_eval();
+    case TrainerEventKind::end_eval:
+      return schedule_.end_eval();
+    case TrainerEventKind::step_end:
+      return schedule_.step_end();
+    case TrainerEventKind::begin_update:
+      return schedule_.begin_update();
+    case TrainerEventKind::updated:
+      updates_[event.bucket] = event.event;
+      return schedule_.updated(event.bucket);
+    case TrainerEventKind::abandon_use:
+      break;
+  }
+  return {};
+}
+
+/// Before the decisions of an end are carried out: a slot may be given away by the very same event.
+void Scheduler::note_last_use(const TrainerEvent& event) {
+  if (event.kind != TrainerEventKind::end_use) {
+    return;
+  }
+  for (const Decision& decision : schedule_.decisions()) {
+    if (decision.command != Command::release) {
+      continue;
+    }
+    last_uses_[decision.slot].add(event.event);
+    if (const SlotId gradient = gradient_slots_[decision.bucket];
+        event.backward && gradient != no_slot) {
+      contributions_[gradient].add(event.event);
+    }
+  }
+}
+
+void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
+  const BucketActor& bucket = buckets_[decision.bucket];
+  DeviceCounters& counters = state_.config.device->counters();
+  switch (decision.command) {
+    case Command::gather: {
+      hold(counters.unsharded_bytes, counters.unsharded_bytes_peak,
+           setup_.slot_bytes[decision.slot]);
+      Gather gather{decision.ticket, decision.slot, std::exchange(last_uses_[decision.slot], {})};
+      gather.after.add(std::exchange(updates_[decision.bucket], {}));
+      words_.requested.fetch_add(1);
+      send(bucket, std::move(gather));
+      break;
+    }
+    case Command::use:
+      send(bucket, BeginUse{});
+      break;
+    case Command::release:
+      send(bucket, EndUse{});
+      break;
+    case Command::evict:
+    case Command::step_end:
+      hold(counters.unsharded_bytes, counters.unsharded_bytes_peak,
+           -setup_.slot_bytes[decision.slot]);
+      if (decision.command == Command::evict) {
+        send(bucket, Evict{});
+      } else {
+        send(bucket, StepEnd{});
+      }
+      break;
+    case Command::contribute:
+      hold(counters.gradient_bytes, counters.gradient_bytes_peak,
+           setup_.gradient_slot_bytes[decision.slot]);
+      gradient_slots_[decision.bucket] = decision.slot;
+      send(bucket, Contribute{decision.slot});
+      break;
+    case Command::reduce: {
+      hold(counters.gradient_bytes, counters.gradient_bytes_peak,
+           -setup_.gradient_slot_bytes[decision.slot]);
+      gradient_slots_[decision.bucket] = no_slot;
+      Reduce reduce{decision.ticket, decision.slot, reduces_[decision.bucket]++ == 0,
+                    std::exchange(contributions_[decision.slot], {}), nullptr};
+      if (event.unwritten != nullptr) {
+        for (const UnwrittenRanges& each : *event.unwritten) {
+          if (each.bucket == decision.bucket) {
+            reduce.unwritten = each.ranges;
+          }
+        }
+      }
+      words_.answer.reduced.push_back(decision.bucket);
+      words_.requested.fetch_add(1);
+      send(bucket, std::move(reduce));
+      break;
+    }
+  }
+}
+
+/// An exception unwinds a use: its buckets fail, and nothing is decided any more.
+void Scheduler::abandon(const TrainerEvent& event) {
+  if (std::exchange(stopped_, true)) {
+    return;
+  }
+  for (const BucketId bucket : setup_.plan.unit_buckets[event.unit]) {
+    if (schedule_.open_uses(bucket) > 0) {
+      send(buckets_[bucket], Abandon{});
+    }
+  }
+}
+
+void Scheduler::hold(std::atomic<std::int64_t>& bytes,
+                     std::atomic<std::int64_t>& peak,
+                     std::int64_t change) {
+  const std::int64_t now = bytes.fetch_add(change) + change;
+  if (now > peak.load()) {
+    peak.store(now);  // the rank's calls form one sequence: no other writer
+  }
+}
+
+void Scheduler::on_exit() {
+  buckets_.clear();
+  Routed::on_exit();
+}
+
+}  // namespace troupe
