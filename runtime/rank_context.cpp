@@ -1,0 +1,134 @@
+#include "troupe/runtime/rank_context.hpp"
+
+#include "troupe/comm/host_stream.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+std::vector<int> all_ranks(int world_size) {
+  std::vector<int> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+RankContext::RankContext(RankEnvironment environment)
+    : environment_(std::move(environment)), device_(environment_.workers, *environment_.clock) {
+  LocalWorld& local = *environment_.local;
+  const std::vector<int> ranks = all_ranks(local.world_size());
+  gather_communicator_ = local.communicator(rank(), ranks, static_cast<int>(Channel::gather));
+  reduce_communicator_ = local.communicator(rank(), ranks, static_cast<int>(Channel::reduce));
+  RankConfig config;
+  config.rank = rank();
+  config.world_size = local.world_size();
+  config.device = &device_;
+  config.queues[static_cast<std::size_t>(Channel::gather)] = {gather_communicator_.get(),
+                                                              &device_.create_stream("gather")};
+  config.queues[static_cast<std::size_t>(Channel::reduce)] = {reduce_communicator_.get(),
+                                                              &device_.create_stream("reduce")};
+  for (const RankConfig::Queue& queue : config.queues) {
+    queue.stream->subscribe(*environment_.waiter);
+  }
+  config.waiter = environment_.waiter.get();
+  config.clock = environment_.clock;
+  config.timeout = environment_.timeout;
+  config.comm_poll = environment_.comm_poll;
+  config.report_failure = [&local](Failure failure) {
+    return local.first_failure().report(std::move(failure));
+  };
+  config.abort = [&local](const Failure& failure) { local.abort(failure); };
+  config.log = environment_.log;
+  if (environment_.on_launch) {
+    config.on_launch = [observer = environment_.on_launch,
+                        own = rank()](const LaunchRecord& record) { observer(own, record); };
+  }
+  actors_ = std::make_unique<RankActors>(*environment_.actors, std::move(config));
+}
+
+RankContext::~RankContext() {
+  remains_.clear();
+  constexpr std::chrono::seconds limit{30};
+  if (!actors_->quiesce(limit)) {
+    log("rank " + std::to_string(rank()) + ": collectives were still under way at the end");
+  }
+  // The streams' last notifications go to the comm actor: streams first, then the actors.
+  for (HostStream* stream : device_.streams()) {
+    stream->stop();
+  }
+}
+
+void RankContext::log(const std::string& text) const {
+  if (environment_.log) {
+    environment_.log(text);
+  }
+}
+
+void RankContext::warn(const std::string& text) const {
+  if (environment_.warn) {
+    environment_.warn(text);
+  }
+}
+
+RankContext::Call::Call(RankContext& context, const char* what) : context_(context) {
+  const char* other = nullptr;
+  if (!context.calling_.compare_exchange_strong(other, what)) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "rank " + std::to_string(context.rank()) + ": " + what +
+                         " was called while " + other +
+                         " is under way on another thread; the calls of a rank form one sequence",
+                 .rank = context.rank()});
+  }
+  try {
+    context.report_abandoned();
+    context.actors_->throw_if_failed();
+  } catch (...) {
+    context.calling_.store(nullptr);
+    throw;
+  }
+}
+
+RankContext::Call::~Call() {
+  context_.calling_.store(nullptr);
+}
+
+void RankContext::abandon(std::string place) {
+  if (!abandoned_) {
+    abandoned_ = std::move(place);
+  }
+}
+
+void RankContext::report_abandoned() {
+  if (abandoned_ && !actors_->failed()) {
+    report({.code = ErrorCode::peer_failed, .text = "an exception was thrown there"});
+  }
+}
+
+void RankContext::report(Failure failure) {
+  failure.text = "rank " + std::to_string(rank()) + " failed" +
+                 (abandoned_ ? " at " + *abandoned_ : "") + ": " + failure.text;
+  failure.rank = rank();
+  actors_->fail(std::move(failure));
+}
+
+void RankContext::body_failed(Failure failure) {
+  if (!actors_->failed()) {
+    report(std::move(failure));
+  }
+}
+
+void RankContext::body_returned() {
+  report_abandoned();
+  environment_.local->leave(rank(), "rank " + std::to_string(rank()) +
+                                        " has left the world after step " + std::to_string(steps));
+}
+
+void RankContext::leave_behind(std::shared_ptr<void> remains) {
+  remains_.push_back(std::move(remains));
+}
+
+}  // namespace troupe

@@ -1,0 +1,93 @@
+/// All that belongs to one rank and is shared by its runtimes: device, queues, actors, the guard of
+/// its call sequence, and what is left of runtimes that an exception unwound.
+///
+/// Trainers do not see it. `World::Local` makes it with threads; single-thread tests make it with
+/// manual streams, a waiter of their own and the coordinator as executor.
+#pragma once
+
+#include "troupe/actors/rank_actors.hpp"
+#include "troupe/comm/host_device.hpp"
+#include "troupe/comm/local_communicator.hpp"
+#include "troupe/runtime/world.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct RankEnvironment {
+  int rank = 0;
+  ActorSystem* actors = nullptr;
+  LocalWorld* local = nullptr;
+  StreamWorkers workers = StreamWorkers::threads;
+  std::unique_ptr<Waiter> waiter;
+  const Clock* clock = &Clock::steady();
+  Duration timeout{};
+  Duration comm_poll{};
+  std::function<void(const std::string&)> log;  ///< failure dumps
+  std::function<void(const std::string&)> warn;
+  std::function<void(int, const LaunchRecord&)> on_launch;
+};
+
+class RankContext {
+ public:
+  explicit RankContext(RankEnvironment environment);
+  ~RankContext();
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  int rank() const { return environment_.rank; }
+  int size() const { return environment_.local->world_size(); }
+  HostDevice& device() { return device_; }
+  RankActors& actors() { return *actors_; }
+  const Clock& clock() const { return *environment_.clock; }
+  Duration timeout() const { return environment_.timeout; }
+  void log(const std::string& text) const;
+  void warn(const std::string& text) const;
+
+  /// One call of the trainer. Throws if another is under way, if an abandoned scope has ended the
+  /// rank, or if the world has failed.
+  class [[nodiscard]] Call {
+   public:
+    Call(RankContext& context, const char* what);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    RankContext& context_;
+  };
+
+  /// An exception is unwinding a scope at `place` ("forward of unit 2 'L2'"): the rank is finished,
+  /// and the world hears of it as soon as the exception's text is known, or at the next call.
+  void abandon(std::string place);
+  bool abandoned() const { return abandoned_.has_value(); }
+  /// The world hears of an abandoned scope now, without the exception's text.
+  void report_abandoned();
+  /// The trainer's body was left by an exception: its code (if it was an `Error`) and text.
+  void body_failed(Failure failure);
+  /// The trainer's body has returned.
+  void body_returned();
+  /// Keeps what a runtime that is unwound has left until the failure is known everywhere.
+  void leave_behind(std::shared_ptr<void> remains);
+  void drop_remains() { remains_.clear(); }
+  /// For messages: steps that the runtimes of this rank have finished.
+  std::uint64_t steps = 0;
+
+ private:
+  void report(Failure failure);
+
+  RankEnvironment environment_;
+  HostDevice device_;
+  std::unique_ptr<Communicator> gather_communicator_;
+  std::unique_ptr<Communicator> reduce_communicator_;
+  std::unique_ptr<RankActors> actors_;
+  std::vector<std::shared_ptr<void>> remains_;
+  std::optional<std::string> abandoned_;
+  std::atomic<const char*> calling_{nullptr};
+};
+
+}  // namespace troupe

@@ -1,0 +1,49 @@
+/// What a runtime did and holds, in numbers; all of one rank.
+#pragma once
+
+#include "troupe/core/schedule.hpp"
+#include "troupe/core/strategy.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace troupe {
+
+/// Bytes allocated for each purpose. Constant after the first step.
+struct MemoryReport {
+  std::int64_t main_weights = 0;    ///< fp32 shards
+  std::int64_t main_gradients = 0;  ///< fp32 shards
+  std::int64_t parameter_slots = 0;
+  std::int64_t gradient_slots = 0;
+  std::int64_t optimizer = 0;
+  /// Most slot bytes that held gathered parameters, or gradients being filled, at any time.
+  std::int64_t unsharded_peak = 0;
+  std::int64_t gradients_peak = 0;
+
+  std::int64_t total() const {
+    return main_weights + main_gradients + parameter_slots + gradient_slots + optimizer;
+  }
+};
+
+struct Report {
+  int rank = 0;
+  int world_size = 1;
+  std::uint64_t steps = 0;
+  MemoryReport memory;
+  /// What one rank would hold without sharding, in the same dtypes.
+  MemoryReport unsharded;
+  /// Since construction, of this rank and all its runtimes, by `Collective`.
+  std::array<std::uint64_t, collective_count> collectives{};
+  /// Between the last two step ends.
+  std::array<std::uint64_t, collective_count> collectives_last_step{};
+  ScheduleCounters schedule;
+  /// Time that the trainer's thread has spent waiting in calls.
+  std::chrono::nanoseconds waited{};
+};
+
+/// A few lines for people.
+std::string to_text(const Report& report);
+
+}  // namespace troupe

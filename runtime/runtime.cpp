@@ -1,0 +1,338 @@
+#include "troupe/runtime/runtime.hpp"
+
+#include "troupe/runtime/runtime_impl.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace troupe {
+
+void RuntimeImpl::finish_gradients() {
+  const Call guard(*this, "Runtime::finish_gradients");
+  const Answer& answer = ask({.kind = TrainerEventKind::step_end});
+  const std::vector<BucketId> unreduced = answer.unreduced;
+  RankState& state = rank.state();
+  const Event& last = state.last_event[static_cast<std::size_t>(Channel::reduce)];
+  rank.wait(rank.next_ticket() - 1, [&] { return last.done(); }, "the last reduce of the step");
+  const float divisor = options.gradient_divisor.value_or(static_cast<float>(context.size()));
+  for (const Bucket& bucket : plan.buckets) {
+    if (!bucket.trainable) {
+      continue;
+    }
+    const std::int64_t numel = layouts[bucket.id].shard_numel();
+    if (std::find(unreduced.begin(), unreduced.end(), bucket.id) == unreduced.end()) {
+      device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor);
+    } else {
+      device.zero(Stream::caller(), gradients_of_[bucket.id],
+                  numel * static_cast<std::int64_t>(size_of(DType::f32)));
+    }
+  }
+  gradients_finished = true;
+  ++steps;
+  ++context.steps;
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    const std::uint64_t now = state.launches[op].load();
+    launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
+  }
+}
+
+void RuntimeImpl::begin_update(Stream* stream) {
+  const Call guard(*this, "Runtime::update");
+  if (updating_) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "Runtime::update: another update is open; end it first"});
+  }
+  admit(stream != nullptr && stream->is_caller() ? nullptr : stream);
+  ask({.kind = TrainerEventKind::begin_update});
+  // Shards may be written once no gather reads them, here or on a peer.
+  const Event& last = rank.state().last_event[static_cast<std::size_t>(Channel::gather)];
+  rank.wait(
+      rank.next_ticket() - 1, [&] { return last.done(); }, "the gathers that read the shards");
+  updating_ = true;
+}
+
+void RuntimeImpl::finish_update(BucketId bucket, Stream* stream) {
+  const Call guard(*this, "Update::finish");
+  updated_[bucket] = stream != nullptr ? stream->record() : Event{};
+  ask({.kind = TrainerEventKind::updated, .bucket = bucket, .event = updated_[bucket]});
+  ++versions[bucket];
+}
+
+ShardView RuntimeImpl::shard(BucketId bucket) {
+  const auto numel = static_cast<std::size_t>(layouts[bucket].shard_numel());
+  ShardView view{.bucket = bucket,
+                 .trainable = plan.buckets[bucket].trainable,
+                 .weights = {weights_of_[bucket], numel},
+                 .gradients = {},
+                 .pieces = layouts[bucket].pieces(context.rank())};
+  if (view.trainable && gradients_finished) {
+    view.gradients = {gradients_of_[bucket], numel};
+  }
+  return view;
+}
+
+void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Update& update) {
+  std::int64_t largest = 0;
+  for (const Parameter& parameter : model.parameters()) {
+    largest = std::max(largest, parameter.numel);
+  }
+  auto room =
+      device.allocate(largest * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary);
+  if (!room) {
+    throw Error(room.failure());
+  }
+  const Buffer whole = std::move(room).value();
+  for (const Bucket& bucket : plan.buckets) {
+    ShardView own = shard(bucket.id);
+    std::uint32_t index = 0;
+    for (const ParameterId id : bucket.parameters) {
+      const Parameter& parameter = model.parameters()[id];
+      const std::span<float> values{whole.as<float>(), static_cast<std::size_t>(parameter.numel)};
+      std::fill(values.begin(), values.end(), 0.0F);
+      fill({parameter.full_name, &parameter.spec.shape, values});
+      for (const ShardPiece& piece : own.pieces) {
+        if (piece.index == index) {
+          std::copy_n(values.begin() + piece.parameter_offset, piece.numel,
+                      own.weights.begin() + piece.shard_offset);
+        }
+      }
+      ++index;
+    }
+    update.finish(bucket.id);
+  }
+}
+
+std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
+  const Call guard(*this, "Runtime::full_parameter");
+  const Parameter& parameter = model.parameters()[model.parameter(full_name)];
+  if (updating_) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "Runtime::full_parameter('" + parameter.full_name +
+                         "') inside an update; end the update first"});
+  }
+  const BucketId bucket = plan.bucket_of[parameter.id];
+  const BucketLayout& layout = layouts[bucket];
+  auto room = device.allocate(layout.numel_padded() * static_cast<std::int64_t>(sizeof(float)),
+                              Purpose::temporary);
+  if (!room) {
+    throw Error(room.failure());
+  }
+  const Buffer full = std::move(room).value();
+  EventSet after;
+  after.add(updated_[bucket]);
+  rank.collective(Channel::gather,
+                  {.op = Collective::all_gather,
+                   .bucket = bucket,
+                   .label = "for an export",
+                   .input = weights_of_[bucket],
+                   .output = full.data(),
+                   .numel = layout.shard_numel()},
+                  after);
+  const auto& members = plan.buckets[bucket].parameters;
+  const auto index = static_cast<std::size_t>(
+      std::find(members.begin(), members.end(), parameter.id) - members.begin());
+  const float* first = full.as<float>() + layout.parameters()[index].offset;
+  return {first, first + parameter.numel};
+}
+
+Report RuntimeImpl::report() const {
+  Report report;
+  report.rank = context.rank();
+  report.world_size = context.size();
+  report.steps = steps;
+  const DeviceCounters& counters = device.counters();
+  report.memory = {.main_weights = main_weights_.bytes(),
+                   .main_gradients = main_gradients_.bytes(),
+                   .parameter_slots = parameter_slots_.bytes(),
+                   .gradient_slots = gradient_slots_memory_.bytes(),
+                   .unsharded_peak = counters.unsharded_bytes_peak.load(),
+                   .gradients_peak = counters.gradient_bytes_peak.load()};
+  std::int64_t trainable = 0;
+  std::int64_t copies = 0;  // of parameters that are not fp32 themselves
+  std::int64_t shards = 0;
+  for (const Parameter& parameter : model.parameters()) {
+    trainable += parameter.spec.trainable ? parameter.numel : 0;
+    copies += parameter.spec.dtype == DType::f32
+                  ? 0
+                  : parameter.numel * static_cast<std::int64_t>(size_of(parameter.spec.dtype));
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    shards += bucket.trainable ? layouts[bucket.id].shard_numel() : 0;
+  }
+  for (const auto& state : optimizer_states) {
+    report.memory.optimizer += state->bytes();
+  }
+  constexpr std::int64_t fp32 = sizeof(float);
+  const std::int64_t states =
+      shards > 0 ? report.memory.optimizer / (shards * fp32) : 0;  // per parameter
+  report.unsharded = {.main_weights = model.numel_total() * fp32,
+                      .main_gradients = trainable * fp32,
+                      .parameter_slots = copies,
+                      .optimizer = trainable * fp32 * states};
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    report.collectives[op] = rank.state().launches[op].load();
+  }
+  report.collectives_last_step = launches_last_step_;
+  report.schedule = actors_->counters();
+  report.waited = rank.waited();
+  return report;
+}
+
+Update::Update(RuntimeImpl& runtime, Stream* stream)
+    : runtime_(&runtime),
+      stream_(stream != nullptr && stream->is_caller() ? nullptr : stream),
+      finished_(runtime.plan.buckets.size(), false),
+      exceptions_(std::uncaught_exceptions()) {}
+
+Update::Update(Update&& other) noexcept
+    : runtime_(std::exchange(other.runtime_, nullptr)),
+      stream_(other.stream_),
+      finished_(std::move(other.finished_)),
+      exceptions_(other.exceptions_) {}
+
+Update::~Update() {
+  if (runtime_ == nullptr) {
+    return;
+  }
+  if (std::uncaught_exceptions() > exceptions_) {
+    runtime_->context.abandon("an update");  // shards may be half written
+  }
+  try {
+    for (BucketId bucket = 0;
+         bucket < finished_.size() && !runtime_->context.abandoned() && !runtime_->rank.failed();
+         ++bucket) {
+      if (!finished_[bucket]) {
+        finish(bucket);
+      }
+    }
+  } catch (const Error& error) {
+    runtime_->defer(error.failure());
+  }
+  runtime_->end_update();
+}
+
+std::size_t Update::shard_count() const {
+  return finished_.size();
+}
+
+ShardView Update::shard(std::size_t index) {
+  if (index >= finished_.size() || finished_[index]) {
+    throw Error(
+        {.code = ErrorCode::misuse,
+         .text = "Update::shard(" + std::to_string(index) + "): " +
+                 (index < finished_.size() ? "it was finished already"
+                                           : "there are " + std::to_string(finished_.size()))});
+  }
+  return runtime_->shard(static_cast<BucketId>(index));
+}
+
+void Update::finish(BucketId bucket) {
+  if (bucket >= finished_.size() || finished_[bucket]) {
+    throw Error(
+        {.code = ErrorCode::misuse,
+         .text = "Update::finish(" + std::to_string(bucket) + "): " +
+                 (bucket < finished_.size() ? "it was finished already"
+                                            : "there are " + std::to_string(finished_.size()))});
+  }
+  runtime_->finish_update(bucket, stream_);
+  finished_[bucket] = true;
+}
+
+Runtime::Runtime(World& world, Model model, Options options)
+    : impl_(std::make_shared<RuntimeImpl>(world, std::move(model), options)),
+      exceptions_(std::uncaught_exceptions()) {}
+
+Runtime::~Runtime() {
+  RankContext& context = impl_->context;
+  if (std::uncaught_exceptions() > exceptions_) {
+    context.leave_behind(
+        std::move(impl_));  // the world reports the exception first, then ends what is in flight
+  } else {
+    context.report_abandoned();
+  }
+}
+
+void Runtime::initialize(const std::function<void(ParameterView)>& fill) {
+  Update all = update();
+  impl_->initialize(fill, all);
+}
+
+void Runtime::finish_gradients() {
+  impl_->finish_gradients();
+}
+
+Update Runtime::update(Stream* stream) {
+  impl_->begin_update(stream);
+  return {*impl_, stream};
+}
+
+std::vector<float> Runtime::full_parameter(std::string_view full_name) {
+  return impl_->full_parameter(full_name);
+}
+
+World& Runtime::world() {
+  return impl_->world;
+}
+const Model& Runtime::model() const {
+  return impl_->model;
+}
+const Options& Runtime::options() const {
+  return impl_->options;
+}
+const BucketPlan& Runtime::bucket_plan() const {
+  return impl_->plan;
+}
+const MemoryPlan& Runtime::memory_plan() const {
+  return impl_->memory;
+}
+const BucketLayout& Runtime::layout(BucketId bucket) const {
+  return impl_->layouts.at(bucket);
+}
+std::uint64_t Runtime::steps() const {
+  return impl_->steps;
+}
+std::uint64_t Runtime::version(BucketId bucket) const {
+  return impl_->versions.at(bucket);
+}
+bool Runtime::gradients_finished() const {
+  return impl_->gradients_finished;
+}
+Report Runtime::report() const {
+  return impl_->report();
+}
+
+std::shared_ptr<float> Runtime::allocate_state(std::int64_t numel) {
+  auto room =
+      impl_->device.allocate(numel * static_cast<std::int64_t>(sizeof(float)), Purpose::optimizer);
+  if (!room) {
+    throw Error(room.failure());
+  }
+  const auto buffer = std::make_shared<Buffer>(std::move(room).value());
+  impl_->optimizer_states.push_back(buffer);
+  return {buffer, buffer->as<float>()};
+}
+
+std::uint32_t Runtime::begin_use(UnitId unit, bool backward, Stream* stream) {
+  return impl_->begin_use(unit, backward, stream);
+}
+void Runtime::begin_micro_batch() {
+  impl_->begin_scope(TrainerEventKind::begin_micro_batch, "Runtime::micro_batch");
+}
+void Runtime::begin_eval() {
+  impl_->begin_scope(TrainerEventKind::begin_eval, "Runtime::eval");
+}
+void Runtime::end_scope(ScopeId id) noexcept {
+  impl_->end_scope(id);
+}
+void Runtime::abandon_scope(ScopeId id) noexcept {
+  impl_->abandon_scope(id);
+}
+TensorView Runtime::parameter(std::uint32_t use, std::string_view name) const {
+  return impl_->parameter(use, name);
+}
+GradientView Runtime::gradient(std::uint32_t use, std::string_view name) {
+  return impl_->gradient(use, name);
+}
+
+}  // namespace troupe

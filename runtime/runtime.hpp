@@ -1,0 +1,147 @@
+/// What a trainer embeds: parameters, gradients and optimizer state of one model, sharded over the
+/// ranks of a world, with communication hidden behind computation.
+///
+///     troupe::Runtime runtime(world, model, {.strategy = troupe::Strategy::full_shard});
+///     runtime.initialize([&](troupe::ParameterView p) { … fill p.data … });
+///     for (…) {
+///       for (…) {
+///         auto micro_batch = runtime.micro_batch();
+///         for (auto unit : forward)  { auto use = runtime.forward(unit);  compute(use["wq"], …); }
+///         for (auto unit : backward) { auto use = runtime.backward(unit); compute(use["wq"],
+///         use.gradient("wq"), …); }
+///       }
+///       runtime.finish_gradients();
+///       optimizer.step(runtime);
+///     }
+///
+/// Every call that is marked *collective* is made by all ranks at the same place of their sequence;
+/// that includes each use, since a use may gather. Opening a unit in another order than the other
+/// ranks is found out and named on every rank.
+///
+/// Thread rules: see World. Errors: `Error`; after a failure of the world every call throws the
+/// first one. A refused call (misuse) changes nothing.
+#pragma once
+
+#include "troupe/core/bucket_layout.hpp"
+#include "troupe/core/bucket_plan.hpp"
+#include "troupe/core/memory_plan.hpp"
+#include "troupe/core/model.hpp"
+#include "troupe/layers/layer_events.hpp"
+#include "troupe/runtime/options.hpp"
+#include "troupe/runtime/report.hpp"
+#include "troupe/runtime/world.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+class Runtime;
+class RuntimeImpl;
+
+/// This rank's part of one bucket, inside an update.
+struct ShardView {
+  BucketId bucket = 0;
+  bool trainable = true;
+  /// (shard_numel) fp32 main weights: parameters and the gaps between them. Keep gaps zero:
+  /// element-wise updates with a zero gradient and weight do, and `pieces` names what is not a gap.
+  std::span<float> weights;
+  /// (shard_numel) fp32, averaged; zero in gaps and where nothing was contributed. Empty if the
+  /// bucket is frozen, or if `finish_gradients` was not called since the last micro-batch.
+  std::span<const float> gradients;
+  /// Which parts of which parameters lie here; `index` counts
+  /// `BucketPlan::buckets[bucket].parameters`.
+  std::vector<ShardPiece> pieces;
+};
+
+/// The only time in which parameters change: from here until `finish` nothing reads the shards.
+class Update {
+ public:
+  Update(Update&& other) noexcept;
+  Update(const Update&) = delete;
+  Update& operator=(const Update&) = delete;
+  Update& operator=(Update&&) = delete;
+  /// Finishes what is left; the next call throws if that failed.
+  ~Update();
+
+  /// All buckets in plan order.
+  std::size_t shard_count() const;
+  ShardView shard(std::size_t index);
+  /// The bucket is up to date as far as the update's stream has got: it may be gathered again, also
+  /// while later buckets are still being updated. Collective in effect (it may prefetch).
+  void finish(BucketId bucket);
+
+ private:
+  friend class Runtime;
+  Update(RuntimeImpl& runtime, Stream* stream);
+
+  RuntimeImpl* runtime_;
+  Stream* stream_;
+  std::vector<bool> finished_;
+  int exceptions_;
+};
+
+class Runtime final : public LayerEvents {
+ public:
+  /// Collective. `Error` (bad_configuration) names the field, unit or parameter, also when ranks
+  /// disagree about the model or the options. All memory of a step is allocated here.
+  Runtime(World& world, Model model, Options options = {});
+  /// Waits for what is in flight. While an exception unwinds, this is left to the world.
+  ~Runtime() override;
+
+  /// Calls `fill` for every parameter with room for the whole of it and keeps this rank's part.
+  /// Every rank has to fill in the same values. No more than one parameter is held unsharded at a
+  /// time.
+  void initialize(const std::function<void(ParameterView)>& fill);
+
+  // The step: scopes are in LayerEvents (`micro_batch`, `forward`, `backward`, `eval`).
+
+  /// Waits until every gradient of the step is summed, and divides it once. Collective.
+  void finish_gradients();
+  /// Waits until nothing reads the shards. `stream` is where shards are written: null means on the
+  /// calling thread. Collective.
+  Update update(Stream* stream = nullptr);
+
+  /// The whole of one parameter, in fp32 main weights. Collective; not inside an update.
+  std::vector<float> full_parameter(std::string_view full_name);
+
+  // What there is.
+
+  World& world();
+  const Model& model() const;
+  const Options& options() const;
+  const BucketPlan& bucket_plan() const;
+  const MemoryPlan& memory_plan() const;
+  const BucketLayout& layout(BucketId bucket) const;
+  /// Steps finished, counted at `finish_gradients`.
+  std::uint64_t steps() const;
+  /// How often the parameters of a bucket were updated, initialisation included.
+  std::uint64_t version(BucketId bucket) const;
+  /// Whether gradients are complete and no micro-batch has begun since.
+  bool gradients_finished() const;
+  Report report() const;
+
+  /// Zeroed memory for optimizer state, (numel) fp32; counted in the report.
+  std::shared_ptr<float> allocate_state(std::int64_t numel);
+
+  RuntimeImpl& impl() { return *impl_; }
+
+ protected:
+  std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream) override;
+  void begin_micro_batch() override;
+  void begin_eval() override;
+  void end_scope(ScopeId id) noexcept override;
+  void abandon_scope(ScopeId id) noexcept override;
+  TensorView parameter(std::uint32_t use, std::string_view name) const override;
+  GradientView gradient(std::uint32_t use, std::string_view name) override;
+
+ private:
+  std::shared_ptr<RuntimeImpl> impl_;
+  int exceptions_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,138 @@
+/// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
+/// Split over runtime_setup.cpp (construction), runtime_uses.cpp (scopes) and runtime.cpp (the
+/// rest).
+#pragma once
+
+#include "troupe/actors/rank_actors.hpp"
+#include "troupe/comm/device.hpp"
+#include "troupe/runtime/rank_context.hpp"
+#include "troupe/runtime/runtime.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+class RuntimeImpl {
+ public:
+  RuntimeImpl(World& world, Model model, Options options);
+  /// Bounded: waits for what is in flight, or leaves memory behind rather than free it under a
+  /// reader.
+  ~RuntimeImpl();
+  RuntimeImpl(const RuntimeImpl&) = delete;
+  RuntimeImpl& operator=(const RuntimeImpl&) = delete;
+
+  // Scopes (runtime_uses.cpp).
+  std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream);
+  void begin_scope(TrainerEventKind kind, const char* what);
+  void end_scope(ScopeId id) noexcept;
+  void abandon_scope(ScopeId id) noexcept;
+  TensorView parameter(std::uint32_t use, std::string_view name) const;
+  GradientView gradient(std::uint32_t use, std::string_view name);
+
+  // The step (runtime.cpp).
+  void finish_gradients();
+  void begin_update(Stream* stream);
+  void finish_update(BucketId bucket, Stream* stream);
+  void end_update() { updating_ = false; }
+  ShardView shard(BucketId bucket);
+  void initialize(const std::function<void(ParameterView)>& fill, Update& update);
+  std::vector<float> full_parameter(std::string_view full_name);
+  Report report() const;
+
+  /// One call of the trainer: the rank's guard, then what an ended scope could not throw.
+  class [[nodiscard]] Call {
+   public:
+    Call(RuntimeImpl& runtime, const char* what) : guard_(runtime.context, what) {
+      if (runtime.deferred_) {
+        throw Error(*std::exchange(runtime.deferred_, std::nullopt));
+      }
+    }
+
+   private:
+    RankContext::Call guard_;
+  };
+  /// Keeps a failure of a scope's end for the next call.
+  void defer(Failure failure);
+
+  World& world;
+  RankContext& context;
+  RankActors& rank;
+  Device& device;
+  const Model model;
+  const Options options;
+  const BucketPlan plan;
+  const std::vector<BucketLayout> layouts;
+  const MemoryPlan memory;
+
+  // The trainer's own state.
+  std::uint64_t steps = 0;
+  bool gradients_finished = false;
+  bool updating() const { return updating_; }
+  std::vector<std::uint64_t> versions;  ///< per bucket
+  std::vector<std::shared_ptr<Buffer>> optimizer_states;
+
+ private:
+  struct OpenUse {
+    bool open = false;
+    UnitId unit = 0;
+    bool backward = false;
+    Stream* stream = nullptr;
+    std::vector<UsedBucket> buckets;
+  };
+  /// A parameter as a unit finds it.
+  struct Place {
+    std::string_view name;
+    const Parameter* parameter = nullptr;
+    BucketId bucket = 0;
+    std::uint32_t index = 0;  ///< within the bucket
+    Range range;              ///< within the full buffer
+  };
+  /// Which parameters of a filling gradient slot have been written.
+  struct GradientSlot {
+    BucketId bucket = no_bucket;
+    std::vector<bool> written;
+  };
+
+  void agree_with_other_ranks();
+  void allocate();
+  void spawn();
+  void find_places();
+  void admit(Stream* stream);
+  const OpenUse& open_use(std::uint32_t use) const;
+  const Place& place(UnitId unit, std::string_view name) const;
+  const UsedBucket& used(const OpenUse& use, BucketId bucket) const;
+  void await(const UsedBucket& bucket, Stream* stream);
+  const Answer& ask(TrainerEvent event);
+  void note_reduced(const Answer& answer);
+  Ranges unwritten(const GradientSlot& slot) const;
+  Unwritten unwritten_of(const std::vector<BucketId>& buckets) const;
+  void end_use(std::uint32_t use);
+  std::string describe(const OpenUse& use) const;
+
+  // Memory, before the actors that work on it.
+  Buffer main_weights_;
+  Buffer main_gradients_;
+  Buffer parameter_slots_;
+  Buffer gradient_slots_memory_;
+  std::vector<float*> weights_of_;    ///< per bucket
+  std::vector<float*> gradients_of_;  ///< per bucket; null: frozen
+  SlotTable table_;
+  std::unique_ptr<RuntimeActors> actors_;
+
+  std::vector<std::vector<Place>> places_;  ///< per unit
+  std::vector<OpenUse> uses_;
+  std::vector<GradientSlot> gradient_slots_;
+  std::vector<SlotId> filling_;   ///< per bucket: its gradient slot, or no_slot
+  std::vector<Event> updated_;    ///< per bucket: end of its last update
+  std::vector<Stream*> streams_;  ///< that the trainer has computed on
+  std::optional<Failure> deferred_;
+  bool updating_ = false;
+  std::array<std::uint64_t, collective_count> launches_at_step_{};
+  std::array<std::uint64_t, collective_count> launches_last_step_{};
+};
+
+}  // namespace troupe

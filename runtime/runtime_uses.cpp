@@ -1,0 +1,297 @@
+#include "troupe/runtime/runtime_impl.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+Failure misuse(std::string text) {
+  return {.code = ErrorCode::misuse, .text = std::move(text)};
+}
+
+/// `Stream::caller()` and null mean the same.
+Stream* normalized(Stream* stream) {
+  return stream != nullptr && stream->is_caller() ? nullptr : stream;
+}
+
+}  // namespace
+
+void RuntimeImpl::defer(Failure failure) {
+  if (!deferred_) {
+    deferred_ = std::move(failure);
+  }
+}
+
+const Answer& RuntimeImpl::ask(TrainerEvent event) {
+  const Answer& answer = actors_->ask(std::move(event));
+  if (answer.refused) {
+    Failure failure = *answer.refused;
+    failure.rank = context.rank();
+    throw Error(std::move(failure));
+  }
+  return answer;
+}
+
+/// Messages carry a bounded number of events, one per stream.
+void RuntimeImpl::admit(Stream* stream) {
+  if (stream == nullptr || std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) {
+    return;
+  }
+  if (streams_.size() == EventSet::capacity) {
+    throw Error(misuse("a runtime computes on at most " + std::to_string(EventSet::capacity) +
+                       " streams; '" + stream->name() + "' would be one more"));
+  }
+  streams_.push_back(stream);
+}
+
+std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {
+  const Call guard(*this, backward ? "Runtime::backward" : "Runtime::forward");
+  stream = normalized(stream);
+  if (unit >= model.units().size()) {
+    throw Error(misuse("unit " + std::to_string(unit) + " does not exist; the model has " +
+                       std::to_string(model.units().size()) + " units"));
+  }
+  admit(stream);
+  const Answer& answer =
+      ask({.kind = TrainerEventKind::begin_use, .unit = unit, .backward = backward});
+  auto free =
+      std::find_if(uses_.begin(), uses_.end(), [](const OpenUse& use) { return !use.open; });
+  if (free == uses_.end()) {
+    free = uses_.emplace(uses_.end());
+  }
+  free->open = true;
+  free->unit = unit;
+  free->backward = backward;
+  free->stream = stream;
+  free->buckets = answer.used;
+  for (const UsedBucket& bucket : free->buckets) {
+    if (bucket.gradient_slot != no_slot && bucket.first_contribution) {
+      filling_[bucket.bucket] = bucket.gradient_slot;
+      gradient_slots_[bucket.gradient_slot] = {
+          bucket.bucket, std::vector<bool>(plan.buckets[bucket.bucket].parameters.size())};
+    }
+  }
+  try {
+    for (const UsedBucket& bucket : free->buckets) {
+      await(bucket, stream);
+    }
+  } catch (...) {
+    free->open = false;  // the rank has failed: there is no use to end
+    throw;
+  }
+  return static_cast<std::uint32_t>(free - uses_.begin());
+}
+
+/// Makes the parameters (and in a backward the gradient slot) of a bucket safe to touch: on the
+/// calling thread now, on another stream behind the event. An event can be waited for only once it
+/// is recorded, so in any case the launch is awaited.
+void RuntimeImpl::await(const UsedBucket& bucket, Stream* stream) {
+  const auto wait_for = [&](Ticket ticket, const Event& event, const char* what) {
+    if (ticket == 0) {
+      return;
+    }
+    if (stream == nullptr) {
+      rank.wait(ticket, [&] { return event.done(); }, what, bucket.bucket);
+    } else {
+      rank.wait(ticket, [] { return true; }, what, bucket.bucket);
+      if (!event.done()) {
+        stream->wait(event);
+      }
+    }
+  };
+  wait_for(bucket.gather, table_.gathered[bucket.slot], "the gather");
+  if (bucket.gradient_slot != no_slot) {
+    wait_for(bucket.previous_reduce, table_.reduced[bucket.gradient_slot],
+             "the reduce that frees a gradient slot");
+  }
+}
+
+void RuntimeImpl::begin_scope(TrainerEventKind kind, const char* what) {
+  const Call guard(*this, what);
+  ask({.kind = kind});
+  if (kind == TrainerEventKind::begin_micro_batch) {
+    gradients_finished = false;
+  }
+}
+
+void RuntimeImpl::end_scope(ScopeId id) noexcept {
+  try {
+    if (rank.failed() || context.abandoned()) {
+      if (id.kind == ScopeKind::use) {
+        uses_[id.index].open = false;
+      }
+      return;  // the next call throws
+    }
+    const RankContext::Call guard(context, "the end of a scope");
+    switch (id.kind) {
+      case ScopeKind::use:
+        end_use(id.index);
+        break;
+      case ScopeKind::micro_batch: {
+        std::vector<BucketId> filling;
+        for (const GradientSlot& slot : gradient_slots_) {
+          if (slot.bucket != no_bucket) {
+            filling.push_back(slot.bucket);
+          }
+        }
+        note_reduced(
+            ask({.kind = TrainerEventKind::end_micro_batch, .unwritten = unwritten_of(filling)}));
+        break;
+      }
+      case ScopeKind::eval:
+        ask({.kind = TrainerEventKind::end_eval});
+        break;
+    }
+  } catch (const Error& error) {
+    defer(error.failure());
+  } catch (const std::exception& exception) {
+    defer({.code = ErrorCode::internal,
+           .text = std::string("the end of a scope: ") + exception.what()});
+  }
+}
+
+void RuntimeImpl::end_use(std::uint32_t index) {
+  OpenUse& use = uses_[index];
+  use.open = false;
+  TrainerEvent event{.kind = TrainerEventKind::end_use, .unit = use.unit, .backward = use.backward};
+  if (use.stream != nullptr) {
+    event.event = use.stream->record();
+  }
+  if (use.backward) {
+    std::vector<BucketId> contributed;
+    for (const UsedBucket& bucket : use.buckets) {
+      if (bucket.gradient_slot != no_slot) {
+        contributed.push_back(bucket.bucket);
+      }
+    }
+    event.unwritten = unwritten_of(contributed);
+  }
+  note_reduced(ask(std::move(event)));
+}
+
+void RuntimeImpl::note_reduced(const Answer& answer) {
+  for (const BucketId bucket : answer.reduced) {
+    gradient_slots_[filling_[bucket]].bucket = no_bucket;
+    filling_[bucket] = no_slot;
+  }
+}
+
+/// For messages about an abandoned use: "forward of unit 2 'block.1'".
+std::string RuntimeImpl::describe(const OpenUse& use) const {
+  return std::string(use.backward ? "backward" : "forward") + " of unit " +
+         std::to_string(use.unit) + " '" + model.units()[use.unit].name + "'";
+}
+
+void RuntimeImpl::abandon_scope(ScopeId id) noexcept {
+  try {
+    if (rank.failed()) {
+      end_scope(id);
+      return;
+    }
+    switch (id.kind) {
+      case ScopeKind::use: {
+        OpenUse& use = uses_[id.index];
+        use.open = false;
+        context.abandon(describe(use));
+        actors_->ask(
+            {.kind = TrainerEventKind::abandon_use, .unit = use.unit, .backward = use.backward});
+        break;
+      }
+      case ScopeKind::micro_batch:
+        context.abandon("a micro-batch, between uses");
+        break;
+      case ScopeKind::eval:
+        context.abandon("an eval pass, between uses");
+        break;
+    }
+  } catch (const std::exception&) {
+    // The rank fails meanwhile; its next call, or the world, says so.
+    context.abandon("a scope");
+  }
+}
+
+/// Ranges of the full gradient buffer that hold no gradient: gaps, and parameters not written.
+Ranges RuntimeImpl::unwritten(const GradientSlot& slot) const {
+  const BucketLayout& layout = layouts[slot.bucket];
+  std::vector<Range> ranges = layout.gaps();
+  for (std::size_t index = 0; index < slot.written.size(); ++index) {
+    if (!slot.written[index] && layout.parameters()[index].numel > 0) {
+      ranges.push_back(layout.parameters()[index]);
+    }
+  }
+  return std::make_shared<const std::vector<Range>>(std::move(ranges));
+}
+
+Unwritten RuntimeImpl::unwritten_of(const std::vector<BucketId>& buckets) const {
+  std::shared_ptr<std::vector<UnwrittenRanges>> list;
+  for (const BucketId bucket : buckets) {
+    const GradientSlot& slot = gradient_slots_[filling_[bucket]];
+    if (std::find(slot.written.begin(), slot.written.end(), false) != slot.written.end()) {
+      if (!list) {
+        list = std::make_shared<std::vector<UnwrittenRanges>>();
+      }
+      list->push_back({bucket, unwritten(slot)});
+    }
+  }
+  return list;
+}
+
+const RuntimeImpl::OpenUse& RuntimeImpl::open_use(std::uint32_t use) const {
+  if (use >= uses_.size() || !uses_[use].open) {
+    throw Error(misuse("this use has ended; its parameters are gone"));
+  }
+  return uses_[use];
+}
+
+const RuntimeImpl::Place& RuntimeImpl::place(UnitId unit, std::string_view name) const {
+  for (const Place& each : places_[unit]) {
+    if (each.name == name) {
+      return each;
+    }
+  }
+  std::string text = "unit " + std::to_string(unit) + " '" + model.units()[unit].name +
+                     "' has no parameter '" + std::string(name) + "'; it has";
+  for (const Place& each : places_[unit]) {
+    text += " '" + std::string(each.name) + "'";
+  }
+  throw Error(misuse(std::move(text)));
+}
+
+const UsedBucket& RuntimeImpl::used(const OpenUse& use, BucketId bucket) const {
+  return *std::find_if(use.buckets.begin(), use.buckets.end(),
+                       [&](const UsedBucket& each) { return each.bucket == bucket; });
+}
+
+TensorView RuntimeImpl::parameter(std::uint32_t use, std::string_view name) const {
+  const OpenUse& open = open_use(use);
+  const Place& found = place(open.unit, name);
+  const DType dtype = found.parameter->spec.dtype;
+  const std::byte* slot = table_.slots[used(open, found.bucket).slot];
+  return {found.name, &found.parameter->spec.shape, dtype,
+          slot + found.range.offset * static_cast<std::int64_t>(size_of(dtype)), found.range.numel};
+}
+
+GradientView RuntimeImpl::gradient(std::uint32_t use, std::string_view name) {
+  const OpenUse& open = open_use(use);
+  const Place& found = place(open.unit, name);
+  if (!open.backward) {
+    throw Error(misuse("the gradient of '" + found.parameter->full_name +
+                       "' was asked for in a forward; it is there in a backward"));
+  }
+  if (!found.parameter->spec.trainable) {
+    throw Error(misuse("'" + found.parameter->full_name +
+                       "' is frozen (trainable is false) and has no gradient"));
+  }
+  const SlotId slot = used(open, found.bucket).gradient_slot;
+  const DType dtype = options.reduce_dtype;
+  std::byte* data =
+      table_.gradient_slots[slot] + found.range.offset * static_cast<std::int64_t>(size_of(dtype));
+  std::vector<bool>& written = gradient_slots_[slot].written;
+  const bool accumulate = written[found.index];
+  written[found.index] = true;
+  return {found.name, &found.parameter->spec.shape, dtype, data, found.range.numel, accumulate};
+}
+
+}  // namespace troupe

@@ -1,0 +1,163 @@
+#include "troupe/runtime/world.hpp"
+
+#include "troupe/runtime/rank_context.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+namespace {
+
+constexpr int ranks_max = 256;
+
+/// Polling pays only where every thread that polls has a core: trainers and comm threads.
+Duration choose_poll(const WorldOptions& options, int ranks) {
+  if (options.poll) {
+    return *options.poll;
+  }
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return 2 * ranks <= cores ? std::chrono::microseconds{50} : std::chrono::microseconds{0};
+}
+
+void run_body(RankContext& context, const std::function<void(World&)>& body) {
+  World world(context);
+  try {
+    body(world);
+    context.drop_remains();
+    context.body_returned();
+    return;
+  } catch (const Error& error) {
+    // Its own failure, or the world's coming back: the first one stands in any case.
+    context.body_failed(error.failure());
+  } catch (const std::exception& exception) {
+    context.body_failed({.code = ErrorCode::peer_failed, .text = exception.what()});
+  } catch (...) {
+    context.body_failed(
+        {.code = ErrorCode::peer_failed, .text = "an exception that is not a std::exception"});
+  }
+  context.drop_remains();
+}
+
+}  // namespace
+
+World::Local World::local(int ranks, WorldOptions options) {
+  if (ranks < 1 || ranks > ranks_max) {
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "World::local: ranks is " + std::to_string(ranks) + "; expected 1 to " +
+                         std::to_string(ranks_max)});
+  }
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "WorldOptions::timeout is " + std::to_string(options.timeout.count()) +
+                         " ms; expected more than 0"});
+  }
+  return {ranks, std::move(options)};
+}
+
+void World::Local::run(const std::function<void(World&)>& body) const {
+  ActorSystem actors;
+  LocalWorld local(ranks_, options_.timeout);
+  const Duration poll = choose_poll(options_, ranks_);
+  std::vector<std::unique_ptr<RankContext>> contexts;
+  std::vector<RankActors*> peers;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    RankEnvironment environment;
+    environment.rank = rank;
+    environment.actors = &actors;
+    environment.local = &local;
+    environment.waiter = std::make_unique<FutexWaiter>(poll);
+    environment.timeout = options_.timeout;
+    environment.comm_poll = poll;
+    environment.log = options_.on_failure ? options_.on_failure : [](const std::string& text) {
+      spdlog::error("{}", text);
+    };
+    environment.warn = options_.on_warning ? options_.on_warning : [](const std::string& text) {
+      spdlog::warn("{}", text);
+    };
+    environment.on_launch = options_.on_launch;
+    contexts.push_back(std::make_unique<RankContext>(std::move(environment)));
+    peers.push_back(&contexts.back()->actors());
+  }
+  RankActors::connect(peers);
+  std::vector<std::thread> threads;
+  threads.reserve(contexts.size());
+  for (const auto& context : contexts) {
+    threads.emplace_back([&context, &body] { run_body(*context, body); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const std::optional<Failure> failure = local.first_failure().get();
+  contexts.clear();
+  if (failure) {
+    throw Error(*failure);
+  }
+}
+
+int World::rank() const {
+  return context_.rank();
+}
+int World::size() const {
+  return context_.size();
+}
+HostDevice& World::device() {
+  return context_.device();
+}
+
+void World::all_reduce(std::span<float> values) {
+  const RankContext::Call call(context_, "World::all_reduce");
+  context_.actors().collective(Channel::reduce,
+                               {.op = Collective::all_reduce,
+                                .label = "of the trainer",
+                                .input = values.data(),
+                                .output = values.data(),
+                                .numel = static_cast<std::int64_t>(values.size())},
+                               {});
+}
+
+void World::broadcast(std::span<float> values, int root) {
+  const RankContext::Call call(context_, "World::broadcast");
+  if (root < 0 || root >= size()) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "World::broadcast: root is " + std::to_string(root) + "; expected 0 to " +
+                         std::to_string(size() - 1)});
+  }
+  context_.actors().collective(Channel::reduce,
+                               {.op = Collective::broadcast,
+                                .label = "of the trainer",
+                                .input = values.data(),
+                                .output = values.data(),
+                                .numel = static_cast<std::int64_t>(values.size()),
+                                .root = root},
+                               {});
+}
+
+void World::all_gather(std::span<const float> own, std::span<float> all) {
+  const RankContext::Call call(context_, "World::all_gather");
+  if (all.size() != own.size() * static_cast<std::size_t>(size())) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "World::all_gather: `all` has " + std::to_string(all.size()) +
+                         " elements; expected world_size · own.size() = " +
+                         std::to_string(own.size() * static_cast<std::size_t>(size()))});
+  }
+  context_.actors().collective(Channel::reduce,
+                               {.op = Collective::all_gather,
+                                .label = "of the trainer",
+                                .input = own.data(),
+                                .output = all.data(),
+                                .numel = static_cast<std::int64_t>(own.size())},
+                               {});
+}
+
+void World::barrier() {
+  const RankContext::Call call(context_, "World::barrier");
+  context_.actors().collective(Channel::reduce,
+                               {.op = Collective::barrier, .label = "of the trainer"}, {});
+}
+
+}  // namespace troupe
