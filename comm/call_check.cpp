@@ -143,22 +143,22 @@ std::optional<Failure> compare_calls(std::span<const CollectiveCall> calls,
     }
   }
   std::vector<int> agreeing;
-  std::optional<std::size_t> actual;
+  std::size_t actual = calls.size();
   for (std::size_t index = 0; index < calls.size(); ++index) {
     if (same_collective(calls[index], calls[expected])) {
       agreeing.push_back(ranks[index]);
-    } else if (!actual) {
-      actual = index;
+    } else {
+      actual = std::min(actual, index);
     }
   }
   const CollectiveCall& wanted = calls[expected];
-  const CollectiveCall& found = calls[*actual];
+  const CollectiveCall& found = calls[actual];
   return Failure{.code = ErrorCode::mismatch,
-                 .text = "rank " + std::to_string(ranks[*actual]) +
+                 .text = "rank " + std::to_string(ranks[actual]) +
                          " launched another collective than " + describe_ranks(agreeing) + " (" +
                          differences(wanted, found) + "): expected " + describe_exactly(wanted) +
                          ", actual " + describe_exactly(found),
-                 .rank = ranks[*actual],
+                 .rank = ranks[actual],
                  .ticket = wanted.ticket,
                  .bucket = wanted.bucket};
 }

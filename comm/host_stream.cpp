@@ -1,6 +1,5 @@
 #include "troupe/comm/host_stream.hpp"
 
-#include <algorithm>
 #include <exception>
 #include <pthread.h>
 #include <utility>
@@ -94,22 +93,23 @@ void HostStream::notify(std::function<void(const StreamReport&)> callback) {
 }
 
 void HostStream::push(Item item) {
-  bool was_empty = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (item.operation) {
-      item.point = issued_.load(std::memory_order_relaxed) + 1;
-      issued_.store(item.point, std::memory_order_release);
-    }
-    if (!drained_) {
-      was_empty = queue_.empty();
-      queue_.push_back(std::move(item));
-    }
+  std::unique_lock lock(mutex_);
+  if (item.operation) {
+    item.point = issued_.load(std::memory_order_relaxed) + 1;
+    issued_.store(item.point, std::memory_order_release);
   }
+  if (drained_) {
+    lock.unlock();
+    if (item.callback) {
+      deliver(item.callback);
+    }
+    return;
+  }
+  const bool was_empty = queue_.empty();
+  queue_.push_back(std::move(item));
+  lock.unlock();
   if (was_empty) {
     notify();
-  } else if (item.callback) {  // not queued
-    deliver(item.callback);
   }
 }
 
@@ -247,12 +247,13 @@ void HostStream::pop() {
     return;
   }
   reached_.store(item.point, std::memory_order_release);
-  const auto due = std::partition(awaited_.begin(), awaited_.end(),
-                                  [&item](const Awaited& a) { return a.point > item.point; });
-  for (auto awaited = due; awaited != awaited_.end(); ++awaited) {
-    awaited->waiter->notify();
-  }
-  awaited_.erase(due, awaited_.end());
+  std::erase_if(awaited_, [&item](const Awaited& awaited) {
+    const bool due = awaited.point <= item.point;
+    if (due) {
+      awaited.waiter->notify();
+    }
+    return due;
+  });
   for (Wakeable* subscriber : subscribers_) {
     subscriber->notify();
   }

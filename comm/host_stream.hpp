@@ -35,9 +35,9 @@ class HostStream final : public Stream, public Wakeable {
   /// Manual streams: tries the head, an operation or a notification, once. False if there was none
   /// or it is blocked.
   bool step();
-  /// Manual streams: whether a step may get anywhere: there is a head, and it was not tried since it
-  /// became the head or since the last notification. If no stream is ready, only the clock can change
-  /// anything (deadlines). A step that ends blocked may have made another stream ready.
+  /// Manual streams: whether a step may get anywhere: there is a head, and it was not tried since
+  /// it became the head or since the last notification. If no stream is ready, only the clock can
+  /// change anything (deadlines). A step that ends blocked may have made another stream ready.
   bool ready() const;
   /// Whether nothing is left to do: no operation (running, blocked or queued), no notification.
   bool idle() const;

@@ -17,7 +17,7 @@
 #define TROUPE_SANITIZED
 #endif
 #if defined(__x86_64__) && defined(__linux__) && defined(__OPTIMIZE__) && !defined(TROUPE_SANITIZED)
-#define TROUPE_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define TROUPE_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define TROUPE_CLONES
 #endif

@@ -6,6 +6,7 @@
 #include "troupe/comm/local_transfer.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -66,15 +67,15 @@ class LocalWorld::State {
     abort(first);
   }
 
-  void leave(int rank, const std::string& text) {
+  void leave(int rank, std::string text) {
     std::optional<Failure> failure;
     {
       const std::lock_guard lock(mutex_);
-      gone_.emplace(rank, text);
+      const std::string& why = gone_.emplace(rank, std::move(text)).first->second;
       for (auto& [key, group] : groups_) {
         if (const int member = group->member_of(rank); member >= 0) {
           const std::lock_guard group_lock(group->mutex());
-          auto waiting = group->leave(member, text);
+          auto waiting = group->leave(member, why);
           if (waiting && !failure) {
             failure = std::move(waiting);
           }
@@ -137,12 +138,12 @@ class LocalWorld::Operation {
         ended_ = true;
         return Progress::done;
       }
-      if (group_.failure()) {
+      if (const auto& failure = group_.failure()) {
         if (group_.readers() > 0) {
           return Progress::blocked;
         }
         ended_ = true;
-        return *group_.failure();
+        return *failure;
       }
       if (group_.turn() < turn_) {
         return Progress::blocked;  // an earlier one, on another stream
@@ -191,9 +192,15 @@ class LocalWorld::Operation {
   /// The stream has failed or is stopped. Peers would wait in vain; and those that read this rank's
   /// buffers must be out before its owner may go on.
   void dropped() {
+    {
+      const std::lock_guard lock(group_.mutex());
+      if (group_.turn() > turn_) {
+        return;  // it was complete, only not looked at any more
+      }
+    }
     const auto failure = stream_.failure();
     const int rank = group_.world_rank(member_);
-    world_->abort({.code = ErrorCode::peer_failed,
+    world_->abort({.code = failure ? failure->code : ErrorCode::peer_failed,
                    .text = "rank " + std::to_string(rank) + " dropped " + describe(call_) + ": " +
                            (failure ? failure->text : "its stream ended"),
                    .rank = rank,
@@ -272,9 +279,9 @@ std::unique_ptr<Communicator> LocalWorld::communicator(int rank,
                                                        std::vector<int> ranks,
                                                        int channel) {
   const bool ascending =
-      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+      std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) == ranks.end();
   if (ranks.empty() || !ascending || ranks.front() < 0 || ranks.back() >= state_->world_size() ||
-      !std::binary_search(ranks.begin(), ranks.end(), rank)) {
+      !std::ranges::binary_search(ranks, rank)) {
     throw Error({.code = ErrorCode::bad_configuration,
                  .text = "the group of rank " + std::to_string(rank) + " in a world of " +
                          std::to_string(state_->world_size()) +
@@ -289,7 +296,7 @@ void LocalWorld::abort(const Failure& failure) {
 }
 
 void LocalWorld::leave(int rank, std::string text) {
-  state_->leave(rank, text);
+  state_->leave(rank, std::move(text));
 }
 
 FirstFailure& LocalWorld::first_failure() {

@@ -11,7 +11,7 @@ LocalGroup::LocalGroup(std::vector<int> ranks)
     : ranks_(std::move(ranks)), members_(ranks_.size()), calls_(ranks_.size()) {}
 
 int LocalGroup::member_of(int world_rank) const {
-  const auto place = std::find(ranks_.begin(), ranks_.end(), world_rank);
+  const auto place = std::ranges::find(ranks_, world_rank);
   return place == ranks_.end() ? -1 : static_cast<int>(place - ranks_.begin());
 }
 
@@ -20,8 +20,8 @@ std::uint64_t LocalGroup::launch(int member) {
 }
 
 bool LocalGroup::all_at(Stage stage) const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [stage](const Member& member) { return member.stage >= stage; });
+  return std::ranges::all_of(members_,
+                             [stage](const Member& member) { return member.stage >= stage; });
 }
 
 std::optional<Failure> LocalGroup::arrive(int member, const CollectiveCall& call) {
@@ -70,13 +70,12 @@ std::optional<Failure> LocalGroup::leave(int member, const std::string& text) {
 
 /// The failure of the current collective if it waits for a member that is gone.
 std::optional<Failure> LocalGroup::somebody_gone() const {
-  const auto waiting = std::find_if(members_.begin(), members_.end(), [](const Member& member) {
-    return member.stage >= Stage::arrived;
-  });
-  const auto missing = std::find_if(members_.begin(), members_.end(), [](const Member& member) {
+  const auto waiting = std::ranges::find_if(
+      members_, [](const Member& member) { return member.stage >= Stage::arrived; });
+  const auto missing = std::ranges::find_if(members_, [](const Member& member) {
     return member.stage == Stage::absent && member.gone.has_value();
   });
-  if (waiting == members_.end() || missing == members_.end()) {
+  if (waiting == members_.end() || missing == members_.end() || !missing->gone) {
     return std::nullopt;
   }
   const CollectiveCall& call = calls_[static_cast<std::size_t>(waiting - members_.begin())];
