@@ -1,8 +1,8 @@
 /// A replayed order trains like the same calls written by hand.
 #include "troupe/layers/replay.hpp"
 
-#include "../support/toy_trainer.hpp"
 #include "troupe/layers/order_file.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 
 #include <doctest/doctest.h>
 
