@@ -1,0 +1,17 @@
+// The demo: trains sharded, then unsharded, and reports. Called by main and by tests.
+#pragma once
+
+#include "options.hpp"
+
+#include <ostream>
+
+namespace gpt {
+
+/// Returns the exit code: 0 all is equal (or nothing was to be compared), 1 a difference, or
+/// training failed or diverged, 2 the text cannot be read. Fails also by troupe::Error.
+/// out       progress and report
+/// err       what went wrong, and warnings of the library
+/// terminal  out is one: progress overwrites its line
+int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool terminal);
+
+}  // namespace gpt

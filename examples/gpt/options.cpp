@@ -1,0 +1,185 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+namespace {
+
+// Ranks are threads of this process; World::local takes no more.
+constexpr int64_t ranks_max = 256;
+
+Refusal refusal(std::string line) {
+  std::ranges::replace(line, '\n', ' ');
+  return {2, line + " (--help lists the options)"};
+}
+
+/// As the user writes it, before anything is checked.
+struct Arguments {
+  Options options;
+  int64_t ranks = 4;
+  std::optional<int64_t> slots;
+  std::optional<int64_t> prefetch_depth;
+  double lr = 1e-3;
+  std::string seed = "1";
+  std::string optimizer = "adamw";
+  std::string dtype = "fp32";
+  bool no_reference = false;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  Options& options = arguments.options;
+  const auto add = [&app](const char* name, auto& value, const char* what, const char* type) {
+    return app.add_option(name, value, what)->type_name(type)->capture_default_str();
+  };
+  const char* const sharding = "Sharding";
+  add("--ranks", arguments.ranks, "threads that train together, each with a shard", "N")
+      ->group(sharding);
+  add("--slots", arguments.slots,
+      "blocks that each rank has room to gather; not given: as many as pay off", "N")
+      ->default_str("")
+      ->group(sharding);
+  add("--prefetch-depth", arguments.prefetch_depth,
+      "units gathered ahead of their use; not given: one less than slots", "N")
+      ->default_str("")
+      ->group(sharding);
+  add("--dtype", arguments.dtype, "of gathered parameters: fp32 or bf16", "TYPE")->group(sharding);
+
+  const char* const model = "Model";
+  add("--layers", options.config.layers, "transformer blocks", "N")->group(model);
+  add("--width", options.config.width, "elements of one token's vector", "N")->group(model);
+  add("--heads", options.config.heads, "of attention; divides the width", "N")->group(model);
+
+  const char* const training = "Training";
+  add("--data", options.data, "file or folder of text", "PATH")->group(training);
+  add("--sequence", options.config.sequence, "tokens (bytes) in one sequence", "N")
+      ->group(training);
+  add("--batch", options.config.batch, "sequences per rank and micro-batch", "N")->group(training);
+  add("--micro-batches", options.micro_batches, "per step", "N")->group(training);
+  add("--steps", options.steps, "updates of the parameters", "N")->group(training);
+  add("--optimizer", arguments.optimizer, "adamw or sgd", "NAME")->group(training);
+  add("--lr", arguments.lr, "learning rate", "X")->group(training);
+  add("--seed", arguments.seed, "of initial values and of the choice of text", "N")
+      ->group(training);
+
+  app.add_flag("--no-reference", arguments.no_reference,
+               "do not train the unsharded reference, compare nothing");
+}
+
+/// The first count that is out of its range, as a line.
+std::optional<std::string> count_out_of_range(const Arguments& arguments) {
+  struct Limit {
+    const char* name;
+    int64_t value, min, max;
+  };
+  const std::array<Limit, 5> limits{
+      {{"ranks", arguments.ranks, 1, ranks_max},
+       {"slots", arguments.slots.value_or(1), 1, 1026},  // no model has more units
+       {"prefetch-depth", arguments.prefetch_depth.value_or(0), 0, 1026},
+       {"micro-batches", arguments.options.micro_batches, 1, 1024},
+       {"steps", arguments.options.steps, 1, 1'000'000}}};
+  for (const Limit& limit : limits) {
+    if (limit.value < limit.min || limit.value > limit.max) {
+      return std::string(limit.name) + " is " + std::to_string(limit.value) + ", must be from " +
+             std::to_string(limit.min) + " to " + std::to_string(limit.max);
+    }
+  }
+  return std::nullopt;
+}
+
+/// A whole number of 64 bits, digits only.
+std::optional<uint64_t> number(const std::string& text) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
+}
+
+std::optional<int> narrowed(std::optional<int64_t> value) {
+  return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
+}
+
+std::variant<Options, Refusal> checked(const Arguments& arguments) {
+  Options options = arguments.options;
+  if (const auto error = count_out_of_range(arguments)) {
+    return refusal(*error);
+  }
+  if (const auto error = validate(options.config)) {
+    return refusal(*error);
+  }
+  // Anything above diverges at once; the test is false for NaN too.
+  const auto lr = static_cast<float>(arguments.lr);
+  if (!(lr > 0 && lr <= 100)) {
+    std::array<char, 64> line{};
+    std::snprintf(line.data(), line.size(), "lr is %g, must be above 0 and at most 100",
+                  arguments.lr);
+    return refusal(line.data());
+  }
+  const auto seed = number(arguments.seed);
+  if (!seed) {
+    return refusal("seed is '" + arguments.seed + "', must be a whole number from 0 to 2^64 - 1");
+  }
+  if (arguments.optimizer != "adamw" && arguments.optimizer != "sgd") {
+    return refusal("optimizer is '" + arguments.optimizer + "', must be adamw or sgd");
+  }
+  if (arguments.dtype != "fp32" && arguments.dtype != "bf16") {
+    return refusal("dtype is '" + arguments.dtype + "', must be fp32 or bf16");
+  }
+  options.ranks = static_cast<int>(arguments.ranks);
+  options.slots = narrowed(arguments.slots);
+  options.prefetch_depth = narrowed(arguments.prefetch_depth);
+  options.seed = *seed;
+  options.optimizer.kind =
+      arguments.optimizer == "sgd" ? OptimizerOptions::Kind::sgd : OptimizerOptions::Kind::adamw;
+  options.optimizer.lr = lr;
+  options.bf16_parameters = arguments.dtype == "bf16";
+  options.reference = !arguments.no_reference;
+  return options;
+}
+
+}  // namespace
+
+std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments) {
+  CLI::App app(
+      "Trains a byte-level GPT with its parameters, gradients and optimizer state sharded over "
+      "ranks\n(threads of this process, strategy full_shard), then the same GPT unsharded, and "
+      "compares the\nfinal parameters bit by bit.\n\n"
+      "Exit code: 0 all is equal; 1 a difference, or training failed; 2 a wrong option.",
+      "gpt");
+  Arguments read;
+  add_options(app, read);
+  // CLI11 takes them last first.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    return Refusal{0, app.help()};
+  } catch (const CLI::ParseError& error) {
+    return refusal(error.what());
+  }
+  return checked(read);
+}
+
+ReferenceOptions reference_options(const Options& options, int64_t threads) {
+  return {.ranks = options.ranks,
+          .micro_batches = options.micro_batches,
+          .threads = threads,
+          .seed = options.seed,
+          .bf16_parameters = options.bf16_parameters,
+          .optimizer = options.optimizer};
+}
+
+int64_t tokens_per_step(const Options& options) {
+  return options.ranks * options.micro_batches * options.config.batch * options.config.sequence;
+}
+
+}  // namespace gpt

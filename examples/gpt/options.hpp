@@ -1,0 +1,49 @@
+// What the demo can be asked for on the command line, and the reading of it.
+// Values and pure functions; any thread. Nothing here prints or ends the process.
+#pragma once
+
+#include "model.hpp"
+#include "reference.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+namespace gpt {
+
+/// One run of the demo. The defaults train in about a minute on two cores, the reference included.
+struct Options {
+  Config config = {};
+  int ranks = 4;
+  int64_t micro_batches = 1;  // per step
+  int64_t steps = 150;
+  uint64_t seed = 1;  // of initial values and of the choice of batches
+  OptimizerOptions optimizer = {};
+  bool bf16_parameters = false;            // gathered in bf16; main weights stay fp32
+  std::optional<int> slots = {};           // for gathered blocks; not set: chosen by the library
+  std::optional<int> prefetch_depth = {};  // units gathered ahead; not set: likewise
+  std::filesystem::path data = "/usr/share/common-licenses";
+  bool reference = true;  // train it too, and compare
+};
+
+/// Why there is nothing to run: help was asked for (code 0) or an option is wrong (code 2).
+struct Refusal {
+  int exit_code = 2;
+  std::string text;  // the help, or one line
+};
+
+/// Reads the arguments that follow the program's name. A wrong option, value or combination is a
+/// Refusal whose line names it and what is expected; whether the data can be read is not looked at.
+std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments);
+
+/// What the reference trainer has to be given to do the same.
+/// threads  that compute its simulated ranks, at least 1
+ReferenceOptions reference_options(const Options& options, int64_t threads);
+
+/// Trained by all ranks together in one step.
+int64_t tokens_per_step(const Options& options);
+
+}  // namespace gpt

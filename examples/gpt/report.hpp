@@ -1,0 +1,69 @@
+// What the demo tells a person: what is trained, how far it is, what came out.
+// Texts and the comparison with the reference; nothing here trains. One thread.
+#pragma once
+
+#include "options.hpp"
+#include "reference.hpp"
+#include "sharded.hpp"
+
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+
+namespace gpt {
+
+/// Model, text and training, a line each.
+/// cores  that the process may use
+std::string heading(const Options& options, size_t text_bytes, unsigned cores);
+
+/// The progress of one training. On a terminal one line that is overwritten, else about ten lines.
+class Progress {
+ public:
+  /// `out` outlives it.
+  Progress(const Options& options, std::ostream& out, bool terminal)
+      : steps_(options.steps),
+        tokens_per_step_(tokens_per_step(options)),
+        out_(out),
+        terminal_(terminal) {}
+
+  /// After each step.
+  void show(const StepRecord& step);
+  /// After the last; later output begins on a line of its own.
+  void finish();
+
+ private:
+  // Constant after construction.
+  int64_t steps_, tokens_per_step_;
+  std::ostream& out_;
+  bool terminal_;
+  // Since the last line shown.
+  int64_t done_ = 0, shown_ = 0;
+  Seconds time_{};
+};
+
+/// Sharded training beside the reference, by bits.
+struct Comparison {
+  int64_t numel = 0;  // of all parameters
+  int64_t numel_different = 0;
+  std::string first_different;  // "block.0.wqkv[17] is 0.1, the reference's is 0.2"
+  int64_t steps = 0;
+  int64_t losses_different = 0;
+
+  [[nodiscard]] bool equal() const { return numel_different == 0 && losses_different == 0; }
+  /// Of the process.
+  [[nodiscard]] int exit_code() const { return equal() ? 0 : 1; }
+};
+
+/// reference_losses  of each step
+Comparison compare(const ShardedRun& run,
+                   const ReferenceTrainer& reference,
+                   std::span<const double> reference_losses);
+
+/// One line that says "bitwise equal" or what differs.
+std::string to_text(const Comparison& comparison);
+
+/// Losses, times, memory, collectives, prefetching and waiting of a run of at least one step.
+std::string summary(const Options& options, const ShardedRun& run, unsigned cores);
+
+}  // namespace gpt
