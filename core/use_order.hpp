@@ -31,7 +31,6 @@ class UseOrder {
   /// A phase that is longer is recorded up to here only (8 bytes a use): memory stays bounded.
   static constexpr std::size_t recorded_uses_max = std::size_t{1} << 20;
 
-  UseOrder() = default;
   /// `first`: one segment, until something is recorded.
   UseOrder(std::vector<PredictedUse> first,
            const std::vector<std::vector<BucketId>>& unit_buckets,
@@ -75,7 +74,7 @@ class UseOrder {
 
   /// Ascending positions per key, all in one vector.
   struct Positions {
-    std::vector<std::size_t> first{0};  ///< per key, and the end
+    std::vector<std::size_t> first;  ///< per key, and the end
     std::vector<std::size_t> positions;
     std::size_t next(std::size_t key, std::size_t from) const;
   };

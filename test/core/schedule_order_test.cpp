@@ -71,6 +71,21 @@ TEST_CASE("rule 1: a step without a use keeps the order, an empty micro-batch le
   CHECK(trainer.schedule.predicted(false) == Segments{{f(1)}});
 }
 
+TEST_CASE("rule 1: a phase that is longer than the record is recorded up to its limit") {
+  Trainer trainer(plan_of({{}, {0}}, 1, 0, 1));
+  trainer.update_all();
+  trainer.eval();
+  for (std::size_t i = 0; i < UseOrder::recorded_uses_max; ++i) {
+    REQUIRE(trainer.schedule.begin(0, false).ok());
+    REQUIRE(trainer.schedule.end(0, false).ok());
+  }
+  trainer.forwards({1});
+  trainer.end_eval();
+  const Segments recorded = trainer.schedule.predicted(true);
+  CHECK(recorded[0].size() == UseOrder::recorded_uses_max);
+  CHECK(recorded[0].back() == f(0));
+}
+
 TEST_CASE("rule 2: the cursor stands behind the use that began, so what follows is gathered") {
   Trainer trainer = trainer_in_micro_batch(uniform_plan(5, 3, 1));
   CHECK(trainer.forward(2) == "gather 2, use 2");  // 0 is held and unused since updated(0)

@@ -63,9 +63,11 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
     } else {
       refused[i] = true;
       ++coverage.refused;
-      coverage.refused_begins +=
-          event.kind == EventKind::begin_forward || event.kind == EventKind::begin_backward ? 1U
-                                                                                            : 0U;
+      const auto mentions = [&](const char* reason) {
+        return result.failure().text.find(reason) != std::string::npos ? 1U : 0U;
+      };
+      coverage.refused_for_slots += mentions(" more slot");
+      coverage.refused_for_gradient_slots += mentions(" more gradient slot");
       if (!schedule.decisions().empty()) {
         return violated("a refused event decides nothing");
       }

@@ -11,7 +11,8 @@ namespace troupe::testing {
 struct Coverage {
   std::uint64_t events = 0;
   std::uint64_t refused = 0;
-  std::uint64_t refused_begins = 0;
+  std::uint64_t refused_for_slots = 0;
+  std::uint64_t refused_for_gradient_slots = 0;
   std::uint64_t ignored_ends = 0;
   std::uint64_t prefetch_hits = 0;
   std::uint64_t misses = 0;

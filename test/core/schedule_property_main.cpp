@@ -7,7 +7,7 @@
 
 int main() {
   constexpr int found = 42;
-  constexpr std::uint64_t sequences = 3'000;
+  constexpr std::uint64_t sequences = 1'000;
   troupe::testing::Coverage coverage;
   for (std::uint64_t seed = 0; seed < sequences; ++seed) {
     if (const auto property = troupe::testing::violated_property(seed, coverage)) {

@@ -1,5 +1,5 @@
 /// Memory and collectives are exactly what was planned, in every step.
-#include "../support/toy_trainer.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 /// Sharded training equals unsharded training, bit for bit.
-#include "../support/toy_trainer.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 /// Time decides nothing: under random delays everywhere, the launches are the same.
-#include "../support/random.hpp"
-#include "../support/toy_trainer.hpp"
+#include "troupe/test/support/random.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 #include "troupe/actors/rank_state.hpp"
 
 #include <doctest/doctest.h>

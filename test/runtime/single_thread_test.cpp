@@ -1,6 +1,6 @@
 /// Whole training steps of several ranks, with the real actors, on one thread.
-#include "../support/stepped_world.hpp"
-#include "../support/toy_trainer.hpp"
+#include "troupe/test/support/stepped_world.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 
 #include <doctest/doctest.h>
 

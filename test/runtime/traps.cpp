@@ -1,7 +1,7 @@
 #include "traps.hpp"
 
-#include "../support/stepped_world.hpp"
-#include "../support/toy_trainer.hpp"
+#include "troupe/test/support/stepped_world.hpp"
+#include "troupe/test/support/toy_trainer.hpp"
 
 #include <cmath>
 #include <mutex>

@@ -82,8 +82,8 @@ class Oracle {
 /// A trainer of one rank with an oracle of its own, which it compares at every use.
 class D4Trainer {
  public:
-  D4Trainer(World& world, Findings& findings, const Model& model, Options options)
-      : world(world), findings(findings), runtime(world, model, options), oracle(runtime.model()) {
+  D4Trainer(World& of_world, Findings& found, const Model& model, Options options)
+      : world(of_world), findings(found), runtime(world, model, options), oracle(runtime.model()) {
     runtime.initialize([&](ParameterView view) {
       const ParameterId id = runtime.model().parameter(view.name);
       std::ranges::copy(oracle.weights(id), view.data.begin());

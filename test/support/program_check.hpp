@@ -6,8 +6,9 @@
 #include "toy_trainer.hpp"
 #include "troupe/runtime/rank_context.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,92 +36,130 @@ struct Complaints {
   }
 };
 
-/// Empty if all is well.
-inline std::vector<std::string> complaints_of(const ProgramRun& run) {
+/// One rank's training, which it checks as it goes.
+class ProgramRank {
+ public:
+  ProgramRank(World& world, const ProgramRun& run, Complaints& complaints)
+      : world_(world),
+        run_(run),
+        own_(complaints),
+        runtime_(world, run.model, run.options),
+        memory_(runtime_.memory_plan()),
+        counters_(world.device().counters()),
+        random_(run.jitter * 7919 + static_cast<std::uint32_t>(world.rank())) {
+    // The order that is predicted at first is that of registration.
+    for (const std::vector<BucketId>& buckets : runtime_.bucket_plan().unit_buckets) {
+      std::ranges::copy_if(buckets, std::back_inserter(order_), [&](BucketId bucket) {
+        return std::ranges::count(order_, bucket) == 0;
+      });
+    }
+  }
+
+  /// Losses per step and micro-batch.
+  std::vector<std::vector<float>> train(const ReferenceResult& expected) {
+    ToyTrainer trainer{runtime_, world_.rank()};
+    if (run_.worker_stream) {
+      trainer.stream = &world_.device().create_host_stream("compute");
+    }
+    if (run_.jitter != 0) {
+      trainer.pause = [this] { pause(); };
+    }
+    ToyOptimizer optimizer{run_.optimizer};
+    trainer.initialize();
+    std::vector<std::vector<float>> losses;
+    std::int64_t allocations = 0;
+    for (std::size_t step = 0; step < run_.steps.size(); ++step) {
+      const std::string place = "step " + std::to_string(step) + ": ";
+      static_cast<void>(trainer.step(run_.steps[step], static_cast<int>(step)));
+      losses.push_back(trainer.losses);
+      own_.unless(counters_.unsharded_bytes == 0, place + "parameters are held after its end");
+      own_.unless(counters_.gradient_bytes == 0, place + "gradients are held after its end");
+      optimizer.step(runtime_);
+      check_step(run_.steps[step], place);
+      own_.unless(step == 0 || counters_.allocations == allocations,
+                  place + "memory was allocated");
+      allocations = counters_.allocations;
+    }
+    check_end(expected);
+    return losses;
+  }
+
+ private:
+  void pause() {
+    random_ = random_ * 1664525 + 1013904223;
+    if (random_ >> 30 == 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds{random_ >> 20 & 127});
+    }
+  }
+
+  void equal(std::uint64_t found, std::uint64_t right, const std::string& what) {
+    own_.unless(found == right,
+                what + ": " + std::to_string(found) + ", not " + std::to_string(right));
+  }
+
+  void check_step(const StepProgram& step, const std::string& place) {
+    ProgramCounter counter(runtime_.bucket_plan(), memory_);
+    for (const MicroBatchProgram& program : step) {
+      counter.micro_batch(program);
+    }
+    if (counter.facts().uses > 0) {
+      order_ = counter.facts().order;
+    }
+    for (const std::uint64_t count : counter.facts().reduces) {
+      reduces_ += count;
+    }
+    equal(static_cast<std::uint64_t>(counters_.unsharded_bytes.load()),
+          static_cast<std::uint64_t>(bytes_prefetched(memory_, order_)),
+          place + "bytes gathered ahead");
+    equal(runtime_.report().schedule.reduces, reduces_, place + "reduces");
+  }
+
+  void check_end(const ReferenceResult& expected) {
+    own_.unless(counters_.unsharded_bytes_peak <= memory_.parameters.bytes,
+                "more parameters unsharded than there are slots for");
+    own_.unless(counters_.gradient_bytes_peak <= memory_.gradients.bytes,
+                "more gradients unsharded than there are slots for");
+    equal(runtime_.report().schedule.releases_ignored, 0, "ends ignored");
+    for (const auto& [name, values] : expected.parameters) {
+      own_.unless(runtime_.full_parameter(name) == values, "parameter " + name + " differs");
+    }
+    RankActors& actors = world_.context().actors();
+    own_.unless(actors.quiesce(std::chrono::seconds{20}), "collectives are under way at the end");
+    equal(actors.state().launched, actors.next_ticket() - 1, "tickets launched");
+    equal(actors.state().completed, actors.state().launched, "tickets completed");
+  }
+
+  World& world_;
+  const ProgramRun& run_;
+  Complaints& own_;
+  Runtime runtime_;
+  const MemoryPlan& memory_;
+  DeviceCounters& counters_;
+  std::uint32_t random_;
+  std::vector<BucketId> order_;  ///< predicted for the next step
+  std::uint64_t reduces_ = 0;    ///< so far
+};
+
+/// What is wrong, a line each; empty if all is well.
+inline std::string complaints_of(const ProgramRun& run) {
   const ReferenceResult expected = Reference(run.model, run.ranks, run.optimizer).train(run.steps);
   const auto ranks = static_cast<std::size_t>(run.ranks);
   std::vector<Complaints> complaints(ranks + 1);  // the last of all ranks together
   std::vector<std::vector<std::vector<float>>> losses(ranks);
   std::vector<std::vector<LaunchRecord>> launches(ranks);
-
-  const auto body = [&](World& world) {
-    const auto rank = static_cast<std::size_t>(world.rank());
-    Complaints& own = complaints[rank];
-    Runtime runtime(world, run.model, run.options);
-    const MemoryPlan& memory = runtime.memory_plan();
-    DeviceCounters& counters = world.device().counters();
-    ToyTrainer trainer{runtime, world.rank()};
-    if (run.worker_stream) {
-      trainer.stream = &world.device().create_host_stream("compute");
-    }
-    std::uint32_t random = run.jitter * 7919 + static_cast<std::uint32_t>(rank);
-    if (run.jitter != 0) {
-      trainer.pause = [&random] {
-        random = random * 1664525 + 1013904223;
-        if (random >> 30 == 0) {
-          std::this_thread::sleep_for(std::chrono::microseconds{random >> 20 & 127});
-        }
-      };
-    }
-    ToyOptimizer optimizer{run.optimizer};
-    trainer.initialize();
-    std::uint64_t reduces = 0;
-    std::int64_t allocations = 0;
-    std::vector<BucketId> order;  // predicted for the next step: at first that of registration
-    for (const std::vector<BucketId>& buckets : runtime.bucket_plan().unit_buckets) {
-      std::ranges::copy_if(buckets, std::back_inserter(order),
-                           [&](BucketId bucket) { return std::ranges::count(order, bucket) == 0; });
-    }
-    for (std::size_t step = 0; step < run.steps.size(); ++step) {
-      const std::string place = "step " + std::to_string(step) + ": ";
-      ProgramCounter counter(runtime.bucket_plan(), memory);
-      for (const MicroBatchProgram& program : run.steps[step]) {
-        counter.micro_batch(program);
-      }
-      if (counter.facts().uses > 0) {
-        order = counter.facts().order;
-      }
-      static_cast<void>(trainer.step(run.steps[step], static_cast<int>(step)));
-      losses[rank].push_back(trainer.losses);
-      own.unless(counters.unsharded_bytes == 0, place + "parameters are held after the step's end");
-      own.unless(counters.gradient_bytes == 0, place + "gradients are held after the step's end");
-      optimizer.step(runtime);
-      own.unless(counters.unsharded_bytes == bytes_prefetched(memory, order),
-                 place + std::to_string(counters.unsharded_bytes) + " bytes gathered ahead, not " +
-                     std::to_string(bytes_prefetched(memory, order)));
-      for (const std::uint64_t count : counter.facts().reduces) {
-        reduces += count;
-      }
-      own.unless(runtime.report().schedule.reduces == reduces,
-                 place + std::to_string(runtime.report().schedule.reduces) + " reduces, not " +
-                     std::to_string(reduces));
-      own.unless(step == 0 || counters.allocations == allocations,
-                 place + "memory was allocated in a step");
-      allocations = counters.allocations;
-    }
-    own.unless(counters.unsharded_bytes_peak <= memory.parameters.bytes,
-               "more parameters unsharded than there are slots for");
-    own.unless(counters.gradient_bytes_peak <= memory.gradients.bytes,
-               "more gradients unsharded than there are slots for");
-    own.unless(runtime.report().schedule.releases_ignored == 0, "an end was ignored");
-    for (const auto& [name, values] : expected.parameters) {
-      own.unless(runtime.full_parameter(name) == values, "parameter " + name + " differs");
-    }
-    RankActors& actors = world.context().actors();
-    own.unless(actors.quiesce(std::chrono::seconds{20}), "collectives are under way at the end");
-    own.unless(actors.state().launched == actors.next_ticket() - 1, "a ticket was not launched");
-    own.unless(actors.state().completed == actors.state().launched, "a ticket is still open");
-  };
-
   Complaints& of_all = complaints.back();
-  WorldOptions world_options;
-  world_options.timeout = std::chrono::seconds{20};
-  world_options.on_warning = [](const std::string&) {};
-  world_options.on_launch = [&](int rank, const LaunchRecord& record) {
+
+  WorldOptions options;
+  options.timeout = std::chrono::seconds{20};
+  options.on_warning = [](const std::string&) {};
+  options.on_launch = [&](int rank, const LaunchRecord& record) {
     launches[static_cast<std::size_t>(rank)].push_back(record);
   };
   try {
-    World::local(run.ranks, world_options).run(body);
+    World::local(run.ranks, options).run([&](World& world) {
+      const auto rank = static_cast<std::size_t>(world.rank());
+      losses[rank] = ProgramRank(world, run, complaints[rank]).train(expected);
+    });
   } catch (const Error& error) {
     of_all.unless(false, error.what());
   }
@@ -139,10 +178,10 @@ inline std::vector<std::string> complaints_of(const ProgramRun& run) {
     of_all.unless(loss == expected.losses[step],
                   "step " + std::to_string(step) + ": the loss differs");
   }
-  std::vector<std::string> all;
+  std::string all;
   for (std::size_t rank = 0; rank < complaints.size(); ++rank) {
     for (const std::string& text : complaints[rank].texts) {
-      all.push_back(rank < ranks ? "rank " + std::to_string(rank) + ": " + text : text);
+      all += (rank < ranks ? "rank " + std::to_string(rank) + ": " : "") + text + "\n";
     }
   }
   return all;

@@ -67,7 +67,7 @@ class ProgramCounter {
       }
     }
     for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
-      facts_.reduces[bucket] += buckets_[bucket].filling ? 1 : 0;
+      facts_.reduces[bucket] += buckets_[bucket].filling ? 1U : 0U;
     }
   }
 
@@ -88,7 +88,7 @@ class ProgramCounter {
 
   void begin(const Op& op, bool in_eval) {
     in_backward_ = in_backward_ || is_backward(op);
-    facts_.uses += in_eval ? 0 : 1;
+    facts_.uses += in_eval ? 0U : 1U;
     for (const BucketId bucket : plan_.unit_buckets[op.unit]) {
       Progress& at = buckets_[bucket];
       ++at.uses;
