@@ -64,7 +64,7 @@ struct DeviceCounters {
   std::array<std::atomic<std::int64_t>, purpose_count> bytes_peak{};
   std::atomic<std::int64_t> allocations{0};  ///< since the device was made
   std::atomic<std::int64_t> frees{0};
-  /// Slot bytes that hold unsharded parameters, and gradient slot bytes being filled or reduced, in
+  /// Slot bytes that hold unsharded parameters, and gradient slot bytes being filled, in
   /// the scheduler's view.
   std::atomic<std::int64_t> unsharded_bytes{0};
   std::atomic<std::int64_t> unsharded_bytes_peak{0};

@@ -10,6 +10,11 @@ namespace troupe {
 
 void RuntimeImpl::finish_gradients() {
   const Call guard(*this, "Runtime::finish_gradients");
+  if (gradients_finished) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "Runtime::finish_gradients: the gradients are finished already; a "
+                         "micro-batch comes first"});
+  }
   const Answer& answer = ask({.kind = TrainerEventKind::step_end});
   const std::vector<BucketId> unreduced = answer.unreduced;
   RankState& state = rank.state();
