@@ -200,7 +200,7 @@ class LocalWorld::Operation {
     }
     const auto failure = stream_.failure();
     const int rank = group_.world_rank(member_);
-    world_->abort({.code = failure ? failure->code : ErrorCode::peer_failed,
+    world_->abort({.code = ErrorCode::peer_failed,
                    .text = "rank " + std::to_string(rank) + " dropped " + describe(call_) + ": " +
                            (failure ? failure->text : "its stream ended"),
                    .rank = rank,
