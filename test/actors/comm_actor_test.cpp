@@ -51,6 +51,8 @@ TEST_CASE("after a launch that fails nothing more is launched, and everybody is 
   const BucketActor first = bench.spawn_bucket(0);
   const BucketActor second = bench.spawn_bucket(1);
   const BucketActor third = bench.spawn_bucket(2);
+  bench.tell(bench.supervisor,
+             RegisterRuntime{.runtime = 0, .scheduler = {}, .buckets = {first, second, third}});
   bench.tell(third, Gather{.ticket = 3, .slot = 1});  // held back
   bench.tell(first, Gather{.ticket = 1, .slot = 0});
   bench.tell(second, Gather{.ticket = 2, .slot = 1});

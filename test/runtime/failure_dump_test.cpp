@@ -81,7 +81,9 @@ TEST_CASE("S49: the dumps of ranks that took different branches name the first d
   });
   CHECK(dumps.failure.code == ErrorCode::mismatch);
   CHECK(dumps.failure.rank == 2);
-  CHECK(dumps.failure.ticket == 6);
+  // Ticket 6 is a reduce here and a gather there. Each of the two queues meets the difference on
+  // its own, at the ticket that rank 0 has there; either may be the first.
+  CHECK((dumps.failure.ticket == 6 || dumps.failure.ticket == 7));
   REQUIRE(dumps.texts.size() == 3);
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);

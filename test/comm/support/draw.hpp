@@ -1,7 +1,7 @@
 /// Draws that the tests of this room need besides those of test/support/random.hpp.
 #pragma once
 
-#include "../../support/random.hpp"
+#include "troupe/test/support/random.hpp"
 
 namespace troupe::test {
 
