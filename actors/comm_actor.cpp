@@ -1,5 +1,6 @@
 #include "troupe/actors/comm_actor.hpp"
 
+#include <exception>
 #include <utility>
 
 namespace troupe {
@@ -47,7 +48,7 @@ Comm::behavior_type Comm::make_behavior() {
 void Comm::receive(const Launch& launch) {
   const Ticket ticket = launch.call.ticket;
   if (stopped_) {
-    answer({launch.bucket, launch.own}, ticket, state_.failure);
+    answer({launch.bucket, launch.own}, ticket, failure_);
     return;
   }
   if (ticket != next_) {
@@ -86,8 +87,10 @@ void Comm::issue(const Launch& launch) {
   }
   if (auto launched = queue.communicator->launch(launch.call, stream); !launched) {
     stopped_ = true;  // nothing behind it may be launched; the supervisor's Stop answers the rest
-    answer({launch.bucket, launch.own}, launch.call.ticket, launched.failure());
+    failure_ = launched.failure();
     send(supervisor_, Failed{launched.failure()});
+    // The cast and the zeroing are on the stream already: their memory is in use until they end.
+    follow(stream, launch, false);
     return;
   }
   const AccumulateStep& sum = launch.accumulate;
@@ -103,7 +106,12 @@ void Comm::issue(const Launch& launch) {
   ++next_;
   state_.launched.store(launch.call.ticket);
   state_.config.waiter->notify();
-  in_flight_.emplace(launch.call.ticket, Asker{launch.bucket, launch.own});
+  follow(stream, launch, true);
+}
+
+/// Hears of the end of what was issued for a ticket, whether the collective was launched or not.
+void Comm::follow(Stream& stream, const Launch& launch, bool launched) {
+  in_flight_.emplace(launch.call.ticket, Asker{launch.bucket, launch.own, launched});
   stream.notify([self = CommActor{this}, ticket = launch.call.ticket](const StreamReport& report) {
     post(self, StreamDone{ticket, report}, nullptr);  // at home on its own thread, wherever we are
   });
@@ -122,13 +130,22 @@ void Comm::complete(const StreamDone& message) {
   }
   const Asker asker = std::move(found->second);
   in_flight_.erase(found);
-  if (const Ticket oldest = log_.front().record.ticket; message.ticket >= oldest) {
-    log_[message.ticket - oldest].state = message.report.failure ? "failed" : "done";
+  if (asker.launched) {
+    if (const Ticket oldest = log_.front().record.ticket; message.ticket >= oldest) {
+      log_[message.ticket - oldest].state = message.report.failure ? "failed" : "done";
+    }
+    state_.completed.fetch_add(1);
+    state_.config.waiter->notify();
   }
-  state_.completed.fetch_add(1);
-  state_.config.waiter->notify();
   if (message.report.failure) {
-    send(supervisor_, Failed{*message.report.failure});
+    Failure failure = *message.report.failure;
+    if (failure.rank < 0) {  // of the stream, which does not know whose it is
+      failure.rank = state_.config.rank;
+      failure.ticket = message.ticket;
+      failure.text = "rank " + std::to_string(failure.rank) + ": " + failure.text +
+                     " (found at the end of ticket " + std::to_string(failure.ticket) + ")";
+    }
+    send(supervisor_, Failed{std::move(failure)});
   }
   answer(asker, message.ticket, message.report.failure);
 }
@@ -149,8 +166,9 @@ void Comm::check_held_back() {
 
 void Comm::stop() {
   stopped_ = true;
+  failure_ = state_.failure;
   for (const auto& [ticket, launch] : held_back_) {
-    answer({launch.bucket, launch.own}, ticket, state_.failure);
+    answer({launch.bucket, launch.own}, ticket, failure_);
   }
   held_back_.clear();
   dump_log();
@@ -195,12 +213,25 @@ void Comm::note(const Launch& launch) {
   LaunchRecord record{call.ticket, call.op,   call.bucket,    call.dtype,
                       call.numel,  call.root, launch.channel, call.label};
   if (state_.config.on_launch) {
-    state_.config.on_launch(record);
+    try {
+      state_.config.on_launch(record);
+    } catch (const std::exception& exception) {
+      observer_failed(exception.what());
+    } catch (...) {
+      observer_failed("an exception that is not a std::exception");
+    }
   }
   if (log_.size() == launch_log_size) {
     log_.pop_front();
   }
   log_.push_back({std::move(record)});
+}
+
+void Comm::observer_failed(const std::string& what) {
+  send(supervisor_, Failed{{.code = ErrorCode::peer_failed,
+                            .text = "rank " + std::to_string(state_.config.rank) +
+                                    " failed at WorldOptions::on_launch: " + what,
+                            .rank = state_.config.rank}});
 }
 
 void Comm::on_exit() {

@@ -35,6 +35,7 @@ class Comm final : public Routed<CommActor> {
 
   void receive(const Launch& launch);
   void issue(const Launch& launch);
+  void follow(Stream& stream, const Launch& launch, bool launched);
   void complete(const StreamDone& message);
   void check_held_back();
   void stop();
@@ -43,18 +44,21 @@ class Comm final : public Routed<CommActor> {
   struct Asker {
     BucketActor bucket;
     std::shared_ptr<OwnCollective> own;
+    bool launched = false;  ///< false: the launch failed, what stands before it is on the stream
   };
   void answer(const Asker& asker, Ticket ticket, std::optional<Failure> failure);
   void note(const Launch& launch);
+  void observer_failed(const std::string& what);
 
   RankState& state_;
   SupervisorActor supervisor_;
   Ticket next_ = 1;
   std::map<Ticket, Launch> held_back_;
   TimePoint held_since_{};
-  std::map<Ticket, Asker> in_flight_;  ///< launched, completion not heard yet
+  std::map<Ticket, Asker> in_flight_;  ///< issued, completion not heard yet
   std::deque<LoggedLaunch> log_;       ///< the last launches, for failure dumps
   bool stopped_ = false;
+  Failure failure_;  ///< why; `RankState::failure` may still be being written
   bool dumped_ = false;
 };
 

@@ -62,12 +62,12 @@ struct RankActors::Impl {
     }
     supervisor = spawn_lazily<Supervisor>(system, unit, routing, state);
     comm = spawn_lazily<Comm>(system, unit, routing, state, supervisor);
-    connect({});
     if (home) {
       const auto interval = std::clamp<Duration>(
           state.config.timeout / 4, std::chrono::milliseconds{10}, std::chrono::seconds{1});
       home->start(interval, [this] { post(comm, Tick{}, home.get()); });
     }
+    connect({});  // from here on the two hold each other, and only their end lets go
   }
 
   void connect(std::vector<SupervisorActor> peers) {

@@ -1,5 +1,7 @@
 #include "troupe/runtime/optimizer.hpp"
 
+#include "troupe/runtime/runtime_impl.hpp"
+
 #include <cmath>
 
 namespace troupe {
@@ -30,14 +32,15 @@ void Sgd::step(Runtime& runtime) {
 
 void AdamW::step(Runtime& runtime) {
   check_gradients(runtime, "AdamW");
-  if (runtime_ != nullptr && runtime_ != &runtime) {
+  // Not by address alone: another runtime may have taken the place of the one that is gone.
+  if (runtime_ && runtime_->lock().get() != &runtime.impl()) {
     throw Error(
         {.code = ErrorCode::misuse,
          .text =
              "AdamW::step: this optimizer holds the state of another runtime; use one for each"});
   }
   Update update = runtime.update();
-  if (runtime_ == nullptr) {
+  if (!runtime_) {
     states_.resize(update.shard_count());
     for (std::size_t index = 0; index < update.shard_count(); ++index) {
       const ShardView shard = update.shard(index);
@@ -46,7 +49,7 @@ void AdamW::step(Runtime& runtime) {
         states_[index] = {runtime.allocate_state(numel), runtime.allocate_state(numel)};
       }
     }
-    runtime_ = &runtime;
+    runtime_ = runtime.impl().weak_from_this();
   }
   ++steps_;
   const auto t = static_cast<double>(steps_);
@@ -56,8 +59,8 @@ void AdamW::step(Runtime& runtime) {
   const float beta2 = options_.beta2;
   for (std::size_t index = 0; index < update.shard_count(); ++index) {
     const ShardView shard = update.shard(index);
-    float* m = states_[index].m.get();
-    float* v = states_[index].v.get();
+    float* m = states_[index].m.data();
+    float* v = states_[index].v.data();
     for (std::size_t i = 0; i < shard.gradients.size(); ++i) {
       const float g = shard.gradients[i];
       const float p = shard.weights[i];

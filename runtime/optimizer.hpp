@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace troupe {
@@ -52,14 +54,15 @@ class AdamW {
   void set_learning_rate(float learning_rate) { options_.learning_rate = learning_rate; }
 
  private:
+  /// (shard_numel) each; the runtime's memory.
   struct State {
-    std::shared_ptr<float> m;
-    std::shared_ptr<float> v;
+    std::span<float> m;
+    std::span<float> v;
   };
 
   AdamWOptions options_;
-  const Runtime* runtime_ = nullptr;
-  std::vector<State> states_;  ///< per bucket; empty for frozen ones
+  std::optional<std::weak_ptr<const RuntimeImpl>> runtime_;  ///< that holds the state
+  std::vector<State> states_;                                ///< per bucket; empty for frozen ones
   std::uint64_t steps_ = 0;
 };
 

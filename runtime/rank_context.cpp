@@ -19,6 +19,16 @@ std::vector<int> all_ranks(int world_size) {
 
 RankContext::RankContext(RankEnvironment environment)
     : environment_(std::move(environment)), device_(environment_.workers, *environment_.clock) {
+  if (environment_.log) {
+    // The trainer's code on our threads, while a failure is under way: it cannot stop that.
+    environment_.log = [log = std::move(environment_.log)](const std::string& text) {
+      try {
+        log(text);
+      } catch (...) {
+        return;  // the failure goes its way without the text
+      }
+    };
+  }
   LocalWorld& local = *environment_.local;
   const std::vector<int> ranks = all_ranks(local.world_size());
   gather_communicator_ = local.communicator(rank(), ranks, static_cast<int>(Channel::gather));

@@ -23,7 +23,8 @@ struct RankEnvironment {
   ActorSystem* actors = nullptr;
   LocalWorld* local = nullptr;
   StreamWorkers workers = StreamWorkers::threads;
-  std::unique_ptr<Waiter> waiter;
+  /// Outlives every thread of the world that may notify it, also those of other ranks.
+  std::shared_ptr<Waiter> waiter;
   const Clock* clock = &Clock::steady();
   Duration timeout{};
   Duration comm_poll{};

@@ -48,8 +48,10 @@ void RuntimeImpl::begin_update(Stream* stream) {
     throw Error({.code = ErrorCode::misuse,
                  .text = "Runtime::update: another update is open; end it first"});
   }
-  admit(stream != nullptr && stream->is_caller() ? nullptr : stream);
+  stream = stream != nullptr && stream->is_caller() ? nullptr : stream;
+  check_stream(stream);
   ask({.kind = TrainerEventKind::begin_update});
+  admit(stream);
   // Shards may be written once no gather reads them, here or on a peer.
   const Event& last = rank.state().last_event[static_cast<std::size_t>(Channel::gather)];
   rank.wait(
@@ -166,7 +168,7 @@ Report RuntimeImpl::report() const {
     shards += bucket.trainable ? layouts[bucket.id].shard_numel() : 0;
   }
   for (const auto& state : optimizer_states) {
-    report.memory.optimizer += state->bytes();
+    report.memory.optimizer += state.bytes();
   }
   constexpr std::int64_t fp32 = sizeof(float);
   const std::int64_t states =
@@ -255,6 +257,7 @@ Runtime::~Runtime() {
         std::move(impl_));  // the world reports the exception first, then ends what is in flight
   } else {
     context.report_abandoned();
+    impl_->report_deferred();
   }
 }
 
@@ -307,15 +310,14 @@ Report Runtime::report() const {
   return impl_->report();
 }
 
-std::shared_ptr<float> Runtime::allocate_state(std::int64_t numel) {
+std::span<float> Runtime::allocate_state(std::int64_t numel) {
   auto room =
       impl_->device.allocate(numel * static_cast<std::int64_t>(sizeof(float)), Purpose::optimizer);
   if (!room) {
     throw Error(room.failure());
   }
-  const auto buffer = std::make_shared<Buffer>(std::move(room).value());
-  impl_->optimizer_states.push_back(buffer);
-  return {buffer, buffer->as<float>()};
+  const Buffer& buffer = impl_->optimizer_states.emplace_back(std::move(room).value());
+  return {buffer.as<float>(), static_cast<std::size_t>(numel)};
 }
 
 std::uint32_t Runtime::begin_use(UnitId unit, bool backward, Stream* stream) {

@@ -125,8 +125,9 @@ class Runtime final : public LayerEvents {
   bool gradients_finished() const;
   Report report() const;
 
-  /// Zeroed memory for optimizer state, (numel) fp32; counted in the report.
-  std::shared_ptr<float> allocate_state(std::int64_t numel);
+  /// Zeroed memory for optimizer state, (numel) fp32; counted in the report. It lives as long as
+  /// the runtime.
+  std::span<float> allocate_state(std::int64_t numel);
 
   RuntimeImpl& impl() { return *impl_; }
 

@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-class RuntimeImpl {
+class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
  public:
   RuntimeImpl(World& world, Model model, Options options);
   /// Bounded: waits for what is in flight, or leaves memory behind rather than free it under a
@@ -57,6 +57,8 @@ class RuntimeImpl {
   };
   /// Keeps a failure of a scope's end for the next call.
   void defer(Failure failure);
+  /// At the end of the runtime there is no next call: the world hears of it.
+  void report_deferred();
 
   World& world;
   RankContext& context;
@@ -73,7 +75,7 @@ class RuntimeImpl {
   bool gradients_finished = false;
   bool updating() const { return updating_; }
   std::vector<std::uint64_t> versions;  ///< per bucket
-  std::vector<std::shared_ptr<Buffer>> optimizer_states;
+  std::vector<Buffer> optimizer_states;
 
  private:
   struct OpenUse {
@@ -101,7 +103,9 @@ class RuntimeImpl {
   void allocate();
   void spawn();
   void find_places();
+  void check_stream(Stream* stream) const;
   void admit(Stream* stream);
+  bool await_streams(Duration limit);
   const OpenUse& open_use(std::uint32_t use) const;
   const Place& place(UnitId unit, std::string_view name) const;
   const UsedBucket& used(const OpenUse& use, BucketId bucket) const;

@@ -258,9 +258,11 @@ RuntimeImpl::~RuntimeImpl() {
         new std::array<Buffer, 4>{std::move(main_weights_), std::move(main_gradients_),
                                   std::move(parameter_slots_), std::move(gradient_slots_memory_)};
     static_cast<void>(kept);
+    static_cast<void>(new auto(std::move(optimizer_states)));
   };
   // Peers that are about to take part in the collectives under way have as long as in any call.
-  if (!rank.failed() && !actors_->quiesce(context.timeout() + std::chrono::seconds{2})) {
+  const Duration call_limit = context.timeout() + std::chrono::seconds{2};
+  if (!rank.failed() && !actors_->quiesce(call_limit)) {
     rank.fail({.code = ErrorCode::timeout,
                .text = "rank " + std::to_string(context.rank()) + ": " +
                        std::to_string(actors_->tickets_open()) +
@@ -271,6 +273,13 @@ RuntimeImpl::~RuntimeImpl() {
       30};  // aborted collectives end as soon as readers are out
   if (!actors_->quiesce(after_failure)) {
     leave_memory("collectives did not end after the failure");
+  } else if (!await_streams(rank.failed() ? after_failure : call_limit)) {
+    leave_memory("work on the trainer's streams did not end");
+  }
+  for (Stream* stream : streams_) {
+    if (const auto failure = stream->failure()) {
+      context.body_failed(*failure);  // unless the world knows: gradients would have told it
+    }
   }
   actors_.reset();
 }

@@ -34,16 +34,46 @@ const Answer& RuntimeImpl::ask(TrainerEvent event) {
   return answer;
 }
 
-/// Messages carry a bounded number of events, one per stream.
-void RuntimeImpl::admit(Stream* stream) {
-  if (stream == nullptr || std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) {
-    return;
+void RuntimeImpl::report_deferred() {
+  if (deferred_) {
+    context.body_failed(*std::exchange(deferred_, std::nullopt));
   }
-  if (streams_.size() == EventSet::capacity) {
+}
+
+/// Messages carry a bounded number of events, one per stream.
+void RuntimeImpl::check_stream(Stream* stream) const {
+  if (stream != nullptr && streams_.size() == EventSet::capacity &&
+      std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
     throw Error(misuse("a runtime computes on at most " + std::to_string(EventSet::capacity) +
                        " streams; '" + stream->name() + "' would be one more"));
   }
-  streams_.push_back(stream);
+}
+
+/// Once the call is not refused any more: a refused one changes nothing.
+void RuntimeImpl::admit(Stream* stream) {
+  if (stream != nullptr && std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
+    streams_.push_back(stream);
+  }
+}
+
+/// What the trainer has issued on its streams may read and write the slots. Those streams do not
+/// notify our waiter, so it looks now and then.
+bool RuntimeImpl::await_streams(Duration limit) {
+  constexpr std::chrono::milliseconds look_interval{1};
+  const TimePoint deadline = context.clock().now() + limit;
+  for (Stream* stream : streams_) {
+    const Event end = stream->record();
+    const auto over = [&] { return end.done() || stream->failure().has_value(); };
+    while (!over()) {
+      const TimePoint now = context.clock().now();
+      if (now >= deadline) {
+        return false;
+      }
+      static_cast<void>(
+          rank.config().waiter->wait(over, std::min<TimePoint>(deadline, now + look_interval)));
+    }
+  }
+  return true;
 }
 
 std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {
@@ -53,9 +83,10 @@ std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream)
     throw Error(misuse("unit " + std::to_string(unit) + " does not exist; the model has " +
                        std::to_string(model.units().size()) + " units"));
   }
-  admit(stream);
+  check_stream(stream);
   const Answer& answer =
       ask({.kind = TrainerEventKind::begin_use, .unit = unit, .backward = backward});
+  admit(stream);
   auto free =
       std::find_if(uses_.begin(), uses_.end(), [](const OpenUse& use) { return !use.open; });
   if (free == uses_.end()) {

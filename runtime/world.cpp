@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace troupe {
 namespace {
 
 constexpr int ranks_max = 256;
+constexpr std::chrono::milliseconds timeout_max = std::chrono::hours{24 * 365};
 
 /// Polling pays only where every thread that polls has a core: trainers and comm threads.
 Duration choose_poll(const WorldOptions& options, int ranks) {
@@ -28,6 +30,7 @@ void run_body(RankContext& context, const std::function<void(World&)>& body) {
   World world(context);
   try {
     body(world);
+    context.report_abandoned();  // before anything here waits for peers
     context.drop_remains();
     context.body_returned();
     return;
@@ -51,10 +54,11 @@ World::Local World::local(int ranks, WorldOptions options) {
                  .text = "World::local: ranks is " + std::to_string(ranks) + "; expected 1 to " +
                          std::to_string(ranks_max)});
   }
-  if (options.timeout <= std::chrono::milliseconds::zero()) {
+  if (options.timeout <= std::chrono::milliseconds::zero() || options.timeout > timeout_max) {
     throw Error({.code = ErrorCode::bad_configuration,
                  .text = "WorldOptions::timeout is " + std::to_string(options.timeout.count()) +
-                         " ms; expected more than 0"});
+                         " ms; expected more than 0 and at most a year (" +
+                         std::to_string(timeout_max.count()) + " ms)"});
   }
   return {ranks, std::move(options)};
 }
@@ -63,36 +67,55 @@ void World::Local::run(const std::function<void(World&)>& body) const {
   ActorSystem actors;
   LocalWorld local(ranks_, options_.timeout);
   const Duration poll = choose_poll(options_, ranks_);
+  std::vector<std::shared_ptr<Waiter>> waiters;  // before the contexts, so that it goes after them
   std::vector<std::unique_ptr<RankContext>> contexts;
   std::vector<RankActors*> peers;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    RankEnvironment environment;
-    environment.rank = rank;
-    environment.actors = &actors;
-    environment.local = &local;
-    environment.waiter = std::make_unique<FutexWaiter>(poll);
-    environment.timeout = options_.timeout;
-    environment.comm_poll = poll;
-    environment.log = options_.on_failure ? options_.on_failure : [](const std::string& text) {
-      spdlog::error("{}", text);
-    };
-    environment.warn = options_.on_warning ? options_.on_warning : [](const std::string& text) {
-      spdlog::warn("{}", text);
-    };
-    environment.on_launch = options_.on_launch;
-    contexts.push_back(std::make_unique<RankContext>(std::move(environment)));
-    peers.push_back(&contexts.back()->actors());
-  }
-  RankActors::connect(peers);
+  const auto start = [&](std::vector<std::thread>& threads) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      RankEnvironment environment;
+      environment.rank = rank;
+      environment.actors = &actors;
+      environment.local = &local;
+      environment.waiter = waiters.emplace_back(std::make_shared<FutexWaiter>(poll));
+      environment.timeout = options_.timeout;
+      environment.comm_poll = poll;
+      environment.log = options_.on_failure ? options_.on_failure : [](const std::string& text) {
+        spdlog::error("{}", text);
+      };
+      environment.warn = options_.on_warning ? options_.on_warning : [](const std::string& text) {
+        spdlog::warn("{}", text);
+      };
+      environment.on_launch = options_.on_launch;
+      contexts.push_back(std::make_unique<RankContext>(std::move(environment)));
+      peers.push_back(&contexts.back()->actors());
+    }
+    RankActors::connect(peers);
+    threads.reserve(contexts.size());
+    for (const auto& context : contexts) {
+      threads.emplace_back([&context, &body] { run_body(*context, body); });
+    }
+  };
   std::vector<std::thread> threads;
-  threads.reserve(contexts.size());
-  for (const auto& context : contexts) {
-    threads.emplace_back([&context, &body] { run_body(*context, body); });
+  try {
+    start(threads);
+  } catch (const std::system_error& error) {
+    const Failure failure{.code = ErrorCode::device,
+                          .text = "cannot start the threads of " + std::to_string(ranks_) +
+                                  " ranks: " + error.what()};
+    for (const auto& context : contexts) {
+      context->actors().fail(failure);  // those that run already hear of it
+    }
+    static_cast<void>(local.first_failure().report(failure));
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
   const std::optional<Failure> failure = local.first_failure().get();
+  for (const auto& context : contexts) {
+    if (failure) {
+      context->actors().fail(*failure);  // also those that were done before: all tell of it
+    }
+  }
   contexts.clear();
   if (failure) {
     throw Error(*failure);
