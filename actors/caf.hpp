@@ -113,6 +113,8 @@ class HomeUnit final : public caf::execution_unit {
   HomeUnit(caf::actor_system& system, Duration poll)
       : caf::execution_unit(&system), unit_(system), waiter_(poll) {}
   ~HomeUnit() override { join(); }
+  HomeUnit(const HomeUnit&) = delete;
+  HomeUnit& operator=(const HomeUnit&) = delete;
 
   void exec_later(caf::resumable* job) override {
     job_.store(job, std::memory_order_seq_cst);  // one actor has at most one job at a time

@@ -12,7 +12,7 @@
 /// Thread rules: the calls of one rank form one sequence: any thread, never two at once.
 /// Errors: opening a scope throws `Error`; closing one never does: what went wrong is thrown by the
 /// next call. A scope that an exception unwinds is abandoned: nothing half-written is reduced and
-/// the rank has failed.
+/// the rank has failed. Lifetimes: a scope ends before its sink does.
 #pragma once
 
 #include "troupe/core/ids.hpp"

@@ -15,11 +15,12 @@
 ///     }
 ///
 /// Every call that is marked *collective* is made by all ranks at the same place of their sequence;
-/// that includes each use, since a use may gather. Ranks whose calls lead to other launches are found
-/// out before data moves, and named on every rank.
+/// that includes each use, since a use may gather. Ranks whose calls lead to other launches are
+/// found out before data moves, and named on every rank.
 ///
-/// Thread rules: see World. Errors: `Error`; after a failure of the world every call throws the
-/// first one. A refused call (misuse) changes nothing.
+/// Lifetimes: scopes and updates end before their runtime, the runtime before the world's body
+/// does. Thread rules: see World. Errors: `Error`; after a failure of the world every call throws
+/// the first one. A refused call (misuse) changes nothing.
 #pragma once
 
 #include "troupe/core/bucket_layout.hpp"

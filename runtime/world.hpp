@@ -54,6 +54,7 @@ class World {
   explicit World(RankContext& context) : context_(context) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+  ~World() = default;
 
   int rank() const;
   int size() const;

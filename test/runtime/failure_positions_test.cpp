@@ -1,10 +1,10 @@
 /// An exception in the trainer, at every event of two small steps: wherever it is thrown, every
 /// rank ends with it, the text says where, and nothing is waited for longer than it takes to say
 /// so.
-#include "troupe/test/support/failing_world.hpp"
 #include "troupe/comm/host_stream.hpp"
 #include "troupe/runtime/optimizer.hpp"
 #include "troupe/runtime/runtime.hpp"
+#include "troupe/test/support/failing_world.hpp"
 
 #include <doctest/doctest.h>
 

@@ -138,6 +138,28 @@ TEST_CASE("a trainer that catches the world's error and calls on gets it again, 
   CHECK(ranks.findings.text().empty());
 }
 
+TEST_CASE("a rank that is in no call hears of a failure all the same, and dumps") {
+  Ranks ranks;
+  const Outcome outcome = ranks.run(3, d4_options(), [](D4Trainer& trainer) {
+    trainer.world.barrier();
+    if (trainer.world.rank() == 1) {
+      throw std::runtime_error("boom");
+    }
+    const RankActors& actors = trainer.world.context().actors();
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+    while (!actors.failed() && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+    trainer.findings.expect(actors.failed(), "nobody has told it");
+  });
+  CHECK(outcome.text() == "rank 1 failed: boom");
+  CHECK(ranks.findings.text() == "");
+  CHECK(outcome.logged.size() == 3);
+  for (const std::string& text : outcome.logged) {
+    CHECK(contains(text, "failed: rank 1 failed: boom\n  last launches:\n"));
+  }
+}
+
 TEST_CASE("a rank that catches what unwound its runtime and returns is reported before it waits") {
   // Its prefetches wait for peers, which wait for it at a barrier.
   Ranks ranks;

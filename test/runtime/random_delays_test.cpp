@@ -1,7 +1,7 @@
 /// Time decides nothing: under random delays everywhere, the launches are the same.
+#include "troupe/actors/rank_state.hpp"
 #include "troupe/test/support/random.hpp"
 #include "troupe/test/support/toy_trainer.hpp"
-#include "troupe/actors/rank_state.hpp"
 
 #include <doctest/doctest.h>
 
