@@ -130,7 +130,7 @@ void BucketLife::reduce(const Reduce& message) {
 }
 
 void BucketLife::complete(const Completed& message) {
-  const auto found = std::find(open_.begin(), open_.end(), message.ticket);
+  const auto found = std::ranges::find(open_, message.ticket);
   if (found == open_.end()) {
     fault("a completion of a ticket that is not open", message.ticket);
     return;

@@ -26,7 +26,7 @@ void RuntimeImpl::finish_gradients() {
       continue;
     }
     const std::int64_t numel = layouts[bucket.id].shard_numel();
-    if (std::find(unreduced.begin(), unreduced.end(), bucket.id) == unreduced.end()) {
+    if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {
       device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor);
     } else {
       device.zero(Stream::caller(), gradients_of_[bucket.id],
@@ -96,7 +96,7 @@ void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Upd
     for (const ParameterId id : bucket.parameters) {
       const Parameter& parameter = model.parameters()[id];
       const std::span<float> values{whole.as<float>(), static_cast<std::size_t>(parameter.numel)};
-      std::fill(values.begin(), values.end(), 0.0F);
+      std::ranges::fill(values, 0.0F);
       fill({parameter.full_name, &parameter.spec.shape, values});
       for (const ShardPiece& piece : own.pieces) {
         if (piece.index == index) {
@@ -137,8 +137,8 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
                    .numel = layout.shard_numel()},
                   after);
   const auto& members = plan.buckets[bucket].parameters;
-  const auto index = static_cast<std::size_t>(
-      std::find(members.begin(), members.end(), parameter.id) - members.begin());
+  const auto index =
+      static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
   const float* first = full.as<float>() + layout.parameters()[index].offset;
   return {first, first + parameter.numel};
 }

@@ -213,8 +213,7 @@ void RuntimeImpl::find_places() {
     for (const UnitParameter& each : unit.parameters) {
       const BucketId bucket = plan.bucket_of[each.parameter];
       const std::vector<ParameterId>& members = plan.buckets[bucket].parameters;
-      const auto index =
-          std::find(members.begin(), members.end(), each.parameter) - members.begin();
+      const auto index = std::ranges::find(members, each.parameter) - members.begin();
       places.push_back({each.name, &model.parameters()[each.parameter], bucket,
                         static_cast<std::uint32_t>(index),
                         layouts[bucket].parameters()[static_cast<std::size_t>(index)]});

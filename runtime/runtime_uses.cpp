@@ -43,7 +43,7 @@ void RuntimeImpl::report_deferred() {
 /// Messages carry a bounded number of events, one per stream.
 void RuntimeImpl::check_stream(Stream* stream) const {
   if (stream != nullptr && streams_.size() == EventSet::capacity &&
-      std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
+      std::ranges::find(streams_, stream) == streams_.end()) {
     throw Error(misuse("a runtime computes on at most " + std::to_string(EventSet::capacity) +
                        " streams; '" + stream->name() + "' would be one more"));
   }
@@ -51,7 +51,7 @@ void RuntimeImpl::check_stream(Stream* stream) const {
 
 /// Once the call is not refused any more: a refused one changes nothing.
 void RuntimeImpl::admit(Stream* stream) {
-  if (stream != nullptr && std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
+  if (stream != nullptr && std::ranges::find(streams_, stream) == streams_.end()) {
     streams_.push_back(stream);
   }
 }
@@ -87,8 +87,7 @@ std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream)
   const Answer& answer =
       ask({.kind = TrainerEventKind::begin_use, .unit = unit, .backward = backward});
   admit(stream);
-  auto free =
-      std::find_if(uses_.begin(), uses_.end(), [](const OpenUse& use) { return !use.open; });
+  auto free = std::ranges::find_if(uses_, [](const OpenUse& use) { return !use.open; });
   if (free == uses_.end()) {
     free = uses_.emplace(uses_.end());
   }
@@ -259,7 +258,7 @@ Unwritten RuntimeImpl::unwritten_of(const std::vector<BucketId>& buckets) const 
   std::shared_ptr<std::vector<UnwrittenRanges>> list;
   for (const BucketId bucket : buckets) {
     const GradientSlot& slot = gradient_slots_[filling_[bucket]];
-    if (std::find(slot.written.begin(), slot.written.end(), false) != slot.written.end()) {
+    if (std::ranges::find(slot.written, false) != slot.written.end()) {
       if (!list) {
         list = std::make_shared<std::vector<UnwrittenRanges>>();
       }
@@ -291,8 +290,8 @@ const RuntimeImpl::Place& RuntimeImpl::place(UnitId unit, std::string_view name)
 }
 
 const UsedBucket& RuntimeImpl::used(const OpenUse& use, BucketId bucket) const {
-  return *std::find_if(use.buckets.begin(), use.buckets.end(),
-                       [&](const UsedBucket& each) { return each.bucket == bucket; });
+  return *std::ranges::find_if(use.buckets,
+                               [&](const UsedBucket& each) { return each.bucket == bucket; });
 }
 
 TensorView RuntimeImpl::parameter(std::uint32_t use, std::string_view name) const {

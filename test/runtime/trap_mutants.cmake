@@ -56,7 +56,7 @@ trap_mutant(unwritten_parameters_kept actors/bucket_actor.cpp
 trap_mutant(gaps_not_zeroed actors/bucket_actor.cpp
   "message.unwritten != nullptr ? message.unwritten : setup_.gaps" "message.unwritten")
 trap_mutant(gradients_of_last_step_kept runtime/runtime.cpp
-  "if (std::find(unreduced.begin(), unreduced.end(), bucket.id) == unreduced.end()) {"
+  "if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {"
   "if (true) {")
 # Launches in the order in which messages happen to arrive.
 trap_mutant(launches_as_they_come actors/comm_actor.cpp
