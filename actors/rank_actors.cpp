@@ -104,7 +104,8 @@ RankActors::~RankActors() {
       impl.state.config.log("rank " + std::to_string(impl.state.config.rank) +
                             ": its actors did not end; leaving them");
     }
-    static_cast<void>(impl_.release());  // freeing what they use would be worse
+    // Freeing what they use would be worse.
+    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
     return;
   }
   impl.supervisor = nullptr;
@@ -254,7 +255,7 @@ RuntimeActors::~RuntimeActors() {
       config.log("rank " + std::to_string(config.rank) +
                  ": a runtime's actors did not end; leaving them");
     }
-    static_cast<void>(impl_.release());
+    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
   }
 }
 

@@ -153,7 +153,7 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       Gather gather{decision.ticket, decision.slot, std::exchange(last_uses_[decision.slot], {})};
       gather.after.add(std::exchange(updates_[decision.bucket], {}));
       words_.requested.fetch_add(1);
-      send(bucket, std::move(gather));
+      send(bucket, gather);
       break;
     }
     case Command::use:

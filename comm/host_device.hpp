@@ -34,6 +34,8 @@ class HostDevice final : public Device {
                       const Clock& clock = Clock::steady());
   /// Stops the workers: what is still queued is dropped, an operation under way is awaited.
   ~HostDevice() override;
+  HostDevice(const HostDevice&) = delete;
+  HostDevice& operator=(const HostDevice&) = delete;
 
   Result<Buffer> allocate(std::int64_t bytes, Purpose purpose) override;
   Stream& create_stream(std::string name) override;

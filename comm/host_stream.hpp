@@ -27,6 +27,8 @@ class HostStream final : public Stream, public Wakeable {
  public:
   HostStream(std::string name, StreamWorkers workers, const Clock& clock);
   ~HostStream() override;
+  HostStream(const HostStream&) = delete;
+  HostStream& operator=(const HostStream&) = delete;
 
   /// Runs `work` on the stream. An exception that leaves it fails the stream with the exception's
   /// text.

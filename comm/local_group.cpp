@@ -82,7 +82,7 @@ std::optional<Failure> LocalGroup::somebody_gone() const {
   const int rank = ranks_[static_cast<std::size_t>(missing - members_.begin())];
   return Failure{.code = ErrorCode::peer_failed,
                  .text = describe(call) + " waits for rank " + std::to_string(rank) +
-                         ", which has left: " + *missing->gone,
+                         ", which has left: " + missing->gone.value_or(""),
                  .rank = rank,
                  .ticket = call.ticket,
                  .bucket = call.bucket};

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,8 +68,8 @@ class Executor {
 
   void run_backward(Module& module, const std::vector<float>& y, const std::vector<float>& target) {
     hooks.pre_backward(module);
-    for (auto child = module.children.rbegin(); child != module.children.rend(); ++child) {
-      run_backward(*child, y, target);
+    for (Module& child : module.children | std::views::reverse) {
+      run_backward(child, y, target);
     }
     backward(module, y, target);
     hooks.post_backward(module);
