@@ -52,10 +52,10 @@ class Line {
     const std::size_t begin = next_;
     std::string word;
     for (++next_; next_ < text_.size() && text_[next_] != '"'; ++next_) {
-      if (text_[next_] == '\\' && ++next_ < text_.size()) {
-        word += text_[next_] == 'n' ? '\n' : text_[next_];
-      } else if (next_ < text_.size()) {
-        word += text_[next_];
+      const bool escaped = text_[next_] == '\\';
+      next_ += escaped ? 1 : 0;
+      if (next_ < text_.size()) {
+        word += escaped && text_[next_] == 'n' ? '\n' : text_[next_];
       }
     }
     if (next_ >= text_.size()) {

@@ -48,7 +48,9 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
    public:
     Call(RuntimeImpl& runtime, const char* what) : guard_(runtime.context, what) {
       if (runtime.deferred_) {
-        throw Error(*std::exchange(runtime.deferred_, std::nullopt));
+        Error error(*runtime.deferred_);
+        runtime.deferred_.reset();
+        throw std::move(error);
       }
     }
 

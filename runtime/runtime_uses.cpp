@@ -36,7 +36,8 @@ const Answer& RuntimeImpl::ask(TrainerEvent event) {
 
 void RuntimeImpl::report_deferred() {
   if (deferred_) {
-    context.body_failed(*std::exchange(deferred_, std::nullopt));
+    context.body_failed(*deferred_);
+    deferred_.reset();
   }
 }
 
