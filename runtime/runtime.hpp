@@ -93,6 +93,8 @@ class Runtime final : public LayerEvents {
   Runtime(World& world, Model model, Options options = {});
   /// Waits for what is in flight. While an exception unwinds, this is left to the world.
   ~Runtime() override;
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   /// Calls `fill` for every parameter with room for the whole of it and keeps this rank's part.
   /// Every rank has to fill in the same values. No more than one parameter is held unsharded at a

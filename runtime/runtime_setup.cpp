@@ -44,6 +44,7 @@ std::vector<BucketLayout> lay_out(const Model& model,
   std::vector<BucketLayout> layouts;
   for (const Bucket& bucket : plan.buckets) {
     std::vector<std::int64_t> numels;
+    numels.reserve(bucket.parameters.size());
     for (const ParameterId parameter : bucket.parameters) {
       numels.push_back(model.parameters()[parameter].numel);
     }
