@@ -29,6 +29,7 @@ void RuntimeImpl::finish_gradients() {
     if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {
       device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor);
     } else {
+      await_update(bucket.id, nullptr);
       device.zero(Stream::caller(), gradients_of_[bucket.id],
                   numel * static_cast<std::int64_t>(size_of(DType::f32)));
     }
@@ -56,6 +57,9 @@ void RuntimeImpl::begin_update(Stream* stream) {
   const Event& last = rank.state().last_event[static_cast<std::size_t>(Channel::gather)];
   rank.wait(
       rank.next_ticket() - 1, [&] { return last.done(); }, "the gathers that read the shards");
+  for (const Bucket& bucket : plan.buckets) {
+    await_update(bucket.id, stream);
+  }
   updating_ = true;
 }
 

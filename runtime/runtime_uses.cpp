@@ -60,21 +60,44 @@ void RuntimeImpl::admit(Stream* stream) {
 /// What the trainer has issued on its streams may read and write the slots. Those streams do not
 /// notify our waiter, so it looks now and then.
 bool RuntimeImpl::await_streams(Duration limit) {
-  constexpr std::chrono::milliseconds look_interval{1};
   const TimePoint deadline = context.clock().now() + limit;
-  for (Stream* stream : streams_) {
-    const Event end = stream->record();
-    const auto over = [&] { return end.done() || stream->failure().has_value(); };
-    while (!over()) {
-      const TimePoint now = context.clock().now();
-      if (now >= deadline) {
-        return false;
-      }
-      static_cast<void>(
-          rank.config().waiter->wait(over, std::min<TimePoint>(deadline, now + look_interval)));
+  return std::ranges::all_of(
+      streams_, [&](Stream* stream) { return await_event(stream->record(), deadline); });
+}
+
+/// An event on one of the trainer's streams, or that stream's failure.
+bool RuntimeImpl::await_event(const Event& event, TimePoint deadline) {
+  constexpr std::chrono::milliseconds look_interval{1};
+  const auto over = [&] { return event.done() || event.stream->failure().has_value(); };
+  while (!over()) {
+    const TimePoint now = context.clock().now();
+    if (now >= deadline) {
+      return false;
     }
+    static_cast<void>(
+        rank.config().waiter->wait(over, std::min<TimePoint>(deadline, now + look_interval)));
   }
   return true;
+}
+
+/// The last update of a bucket may still read its gradients and write its weights. A bucket that
+/// was gathered since is ordered behind it by its gather; one that nobody used is not.
+void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
+  const Event& event = updated_[bucket];
+  if (event.done()) {
+    return;
+  }
+  if (stream != nullptr) {
+    stream->wait(event);
+  } else if (!await_event(event, context.clock().now() + context.timeout())) {
+    rank.fail({.code = ErrorCode::timeout,
+               .text = "rank " + std::to_string(context.rank()) +
+                       ": waited too long for the last update of bucket " +
+                       plan.describe(bucket, model) + " on stream '" + event.stream->name() + "'",
+               .rank = context.rank(),
+               .bucket = bucket});
+    rank.throw_if_failed();
+  }
 }
 
 std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {

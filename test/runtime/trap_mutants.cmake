@@ -64,3 +64,6 @@ trap_mutant(launches_as_they_come actors/comm_actor.cpp
 # One context for the whole process: the runtimes share a sequence.
 trap_mutant(runtimes_share_tickets actors/rank_actors.cpp
   "impl_->rank.set_next_ticket(impl_->words.answer.next_ticket);" "")
+# An update on a stream is taken for done when its call returns.
+trap_mutant(step_end_ignores_update runtime/runtime.cpp
+  "await_update(bucket.id, nullptr);" "")

@@ -241,6 +241,48 @@ std::string any_order_of_messages(std::uint64_t seed) {
   return wrong;
 }
 
+/// An update on a worker stream is still at work on a bucket that the next step does not use:
+/// neither the end of that step nor the next update may touch the bucket before it is done.
+std::string update_under_way(std::uint64_t) {
+  std::string wrong;
+  World::local(2, quiet()).run([&](World& world) {
+    HostStream& updates = world.device().create_host_stream("updates");
+    Runtime runtime(world, toy_model({{64}, {64}}), {.prefetch_depth = 0});
+    runtime.initialize([](ParameterView) {});
+    {
+      auto micro_batch = runtime.micro_batch();
+      runtime.forward(1).end();
+      auto use = runtime.backward(1);
+      std::ranges::fill(use.gradient("p0").as<float>(), 2.0F);
+    }
+    runtime.finish_gradients();
+    {
+      Update update = runtime.update(&updates);
+      const ShardView shard = update.shard(1);
+      updates.run([] { std::this_thread::sleep_for(Milliseconds{30}); });
+      updates.run([weights = shard.weights, gradients = shard.gradients] {
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+          weights[i] = weights[i] - gradients[i];
+        }
+      });
+    }
+    {
+      auto micro_batch = runtime.micro_batch();
+    }
+    runtime.finish_gradients();
+    {
+      Update update = runtime.update();
+      for (float& weight : update.shard(1).weights) {
+        weight = weight * 4.0F;
+      }
+    }
+    if (runtime.full_parameter("u1.p0") != std::vector<float>(64, -8.0F)) {
+      wrong = "a bucket was touched while its last update was under way";
+    }
+  });
+  return wrong;
+}
+
 /// Two models in one process keep apart.
 std::string two_runtimes(std::uint64_t) {
   const Model model = toy_model({{37, 5}, {64}});
@@ -281,6 +323,7 @@ const std::vector<Trap>& traps() {
       {"a slot is not gathered into, nor a gradient reduced, before the computation on it is done",
        slow_compute},
       {"a gather never reads a shard that is still being updated", slow_update},
+      {"a step and an update leave alone what the last update is at work on", update_under_way},
       {"a bucket whose layer did not run is not forgotten in flight", skipped_layer_in_flight},
       {"a parameter without a gradient neither stops its bucket nor keeps old values",
        unwritten_gradients},
