@@ -67,3 +67,5 @@ trap_mutant(runtimes_share_tickets actors/rank_actors.cpp
 # An update on a stream is taken for done when its call returns.
 trap_mutant(step_end_ignores_update runtime/runtime.cpp
   "await_update(bucket.id, nullptr);" "")
+trap_mutant(update_ignores_update runtime/runtime.cpp
+  "await_update(bucket.id, stream);" "")

@@ -249,6 +249,11 @@ std::string update_under_way(std::uint64_t) {
     HostStream& updates = world.device().create_host_stream("updates");
     Runtime runtime(world, toy_model({{64}, {64}}), {.prefetch_depth = 0});
     runtime.initialize([](ParameterView) {});
+    const auto expect_minus_eight = [&] {
+      if (runtime.full_parameter("u1.p0") != std::vector<float>(64, -8.0F)) {
+        wrong = "a bucket was touched while its last update was under way";
+      }
+    };
     {
       auto micro_batch = runtime.micro_batch();
       runtime.forward(1).end();
@@ -276,9 +281,20 @@ std::string update_under_way(std::uint64_t) {
         weight = weight * 4.0F;
       }
     }
-    if (runtime.full_parameter("u1.p0") != std::vector<float>(64, -8.0F)) {
-      wrong = "a bucket was touched while its last update was under way";
+    expect_minus_eight();
+    {
+      Update update = runtime.update(&updates);
+      const ShardView shard = update.shard(1);
+      updates.run([] { std::this_thread::sleep_for(Milliseconds{30}); });
+      updates.run([weights = shard.weights] { std::ranges::fill(weights, -2.0F); });
     }
+    {
+      Update update = runtime.update();  // no step in between
+      for (float& weight : update.shard(1).weights) {
+        weight = weight * 4.0F;
+      }
+    }
+    expect_minus_eight();
   });
   return wrong;
 }
