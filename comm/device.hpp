@@ -104,6 +104,9 @@ class Device {
   virtual void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) = 0;
   virtual void zero(Stream& stream, void* data, std::int64_t bytes) = 0;
 
+  /// Stops all streams: an operation under way is awaited, the rest is dropped. Idempotent.
+  virtual void stop() = 0;
+
   DeviceCounters& counters() { return counters_; }
 
  protected:

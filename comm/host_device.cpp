@@ -58,7 +58,11 @@ HostDevice::HostDevice(StreamWorkers workers, const Clock& clock)
 
 HostDevice::~HostDevice() {
   // All are stopped before any is destroyed: one may have an operation that looks at another.
-  for (auto& stream : streams_) {
+  stop();
+}
+
+void HostDevice::stop() {
+  for (HostStream* stream : streams()) {
     stream->stop();
   }
 }

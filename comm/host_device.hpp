@@ -60,6 +60,7 @@ class HostDevice final : public Device {
                     bool* non_finite) override;
   void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) override;
   void zero(Stream& stream, void* data, std::int64_t bytes) override;
+  void stop() override;
 
  private:
   void free(void* data, std::int64_t bytes, Purpose purpose) noexcept override;

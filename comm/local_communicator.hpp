@@ -17,16 +17,17 @@
 /// what is launched on it.
 #pragma once
 
-#include "troupe/comm/communicator.hpp"
+#include "troupe/comm/fabric.hpp"
 #include "troupe/comm/first_failure.hpp"
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
 
-class LocalWorld {
+class LocalWorld final : public Fabric {
  public:
   /// `timeout`: how long a collective waits for peers that do not arrive, from its own arrival; and
   /// how long then for peers that do not finish.
@@ -34,17 +35,15 @@ class LocalWorld {
   LocalWorld(const LocalWorld&) = delete;
   LocalWorld& operator=(const LocalWorld&) = delete;
   /// Communicators and collectives under way may outlive the world.
-  ~LocalWorld();
+  ~LocalWorld() override;
 
-  int world_size() const;
-  /// `ranks`: world ranks of the group, ascending, including `rank`; its position is the group
-  /// rank. Throws `Error` (bad_configuration) if they are not.
-  std::unique_ptr<Communicator> communicator(int rank, std::vector<int> ranks, int channel);
-  /// Ends everything under way on every rank, and all that follows, with the first failure.
-  void abort(const Failure& failure);
-  /// Rank `rank` takes part in nothing any more (its trainer has returned): a collective that waits
-  /// for it fails with peer_failed and `text`; those already complete are not affected.
-  void leave(int rank, std::string text);
+  int world_size() const override;
+  std::unique_ptr<Communicator> communicator(int rank,
+                                             std::vector<int> ranks,
+                                             int channel) override;
+  Failure report(Failure failure) override { return first_failure().report(std::move(failure)); }
+  void abort(const Failure& failure) override;
+  void leave(int rank, std::string text) override;
   /// To look at; `abort` is what ends collectives.
   FirstFailure& first_failure();
 

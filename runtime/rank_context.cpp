@@ -1,7 +1,5 @@
 #include "troupe/runtime/rank_context.hpp"
 
-#include "troupe/comm/host_stream.hpp"
-
 #include <numeric>
 #include <utility>
 
@@ -17,8 +15,7 @@ std::vector<int> all_ranks(int world_size) {
 
 }  // namespace
 
-RankContext::RankContext(RankEnvironment environment)
-    : environment_(std::move(environment)), device_(environment_.workers, *environment_.clock) {
+RankContext::RankContext(RankEnvironment environment) : environment_(std::move(environment)) {
   if (environment_.log) {
     // The trainer's code on our threads, while a failure is under way: it cannot stop that.
     environment_.log = [log = std::move(environment_.log)](const std::string& text) {
@@ -29,18 +26,18 @@ RankContext::RankContext(RankEnvironment environment)
       }
     };
   }
-  LocalWorld& local = *environment_.local;
-  const std::vector<int> ranks = all_ranks(local.world_size());
-  gather_communicator_ = local.communicator(rank(), ranks, static_cast<int>(Channel::gather));
-  reduce_communicator_ = local.communicator(rank(), ranks, static_cast<int>(Channel::reduce));
+  Fabric& fabric = *environment_.fabric;
+  const std::vector<int> ranks = all_ranks(fabric.world_size());
+  gather_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::gather));
+  reduce_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::reduce));
   RankConfig config;
   config.rank = rank();
-  config.world_size = local.world_size();
-  config.device = &device_;
+  config.world_size = fabric.world_size();
+  config.device = &device();
   config.queues[static_cast<std::size_t>(Channel::gather)] = {gather_communicator_.get(),
-                                                              &device_.create_stream("gather")};
+                                                              &device().create_stream("gather")};
   config.queues[static_cast<std::size_t>(Channel::reduce)] = {reduce_communicator_.get(),
-                                                              &device_.create_stream("reduce")};
+                                                              &device().create_stream("reduce")};
   for (const RankConfig::Queue& queue : config.queues) {
     queue.stream->subscribe(*environment_.waiter);
   }
@@ -48,10 +45,8 @@ RankContext::RankContext(RankEnvironment environment)
   config.clock = environment_.clock;
   config.timeout = environment_.timeout;
   config.comm_poll = environment_.comm_poll;
-  config.report_failure = [&local](Failure failure) {
-    return local.first_failure().report(std::move(failure));
-  };
-  config.abort = [&local](const Failure& failure) { local.abort(failure); };
+  config.report_failure = [&fabric](Failure failure) { return fabric.report(std::move(failure)); };
+  config.abort = [&fabric](const Failure& failure) { fabric.abort(failure); };
   config.log = environment_.log;
   if (environment_.on_launch) {
     config.on_launch = [observer = environment_.on_launch,
@@ -67,9 +62,7 @@ RankContext::~RankContext() {
     log("rank " + std::to_string(rank()) + ": collectives were still under way at the end");
   }
   // The streams' last notifications go to the comm actor: streams first, then the actors.
-  for (HostStream* stream : device_.streams()) {
-    stream->stop();
-  }
+  device().stop();
 }
 
 void RankContext::log(const std::string& text) const {
@@ -133,8 +126,8 @@ void RankContext::body_failed(Failure failure) {
 
 void RankContext::body_returned() {
   report_abandoned();
-  environment_.local->leave(rank(), "rank " + std::to_string(rank()) +
-                                        " has left the world after step " + std::to_string(steps));
+  environment_.fabric->leave(rank(), "rank " + std::to_string(rank()) +
+                                         " has left the world after step " + std::to_string(steps));
 }
 
 void RankContext::leave_behind(std::shared_ptr<void> remains) {

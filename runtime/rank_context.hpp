@@ -2,12 +2,12 @@
 /// its call sequence, and what is left of runtimes that an exception unwound.
 ///
 /// Trainers do not see it. `World::Local` makes it with threads; single-thread tests make it with
-/// manual streams, a waiter of their own and the coordinator as executor.
+/// manual or simulated streams, a waiter of their own and the coordinator as executor.
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"
-#include "troupe/comm/host_device.hpp"
-#include "troupe/comm/local_communicator.hpp"
+#include "troupe/comm/device.hpp"
+#include "troupe/comm/fabric.hpp"
 #include "troupe/runtime/world.hpp"
 
 #include <atomic>
@@ -21,8 +21,8 @@ namespace troupe {
 struct RankEnvironment {
   int rank = 0;
   ActorSystem* actors = nullptr;
-  LocalWorld* local = nullptr;
-  StreamWorkers workers = StreamWorkers::threads;
+  Fabric* fabric = nullptr;
+  std::unique_ptr<Device> device;
   /// Outlives every thread of the world that may notify it, also those of other ranks.
   std::shared_ptr<Waiter> waiter;
   const Clock* clock = &Clock::steady();
@@ -41,8 +41,8 @@ class RankContext {
   RankContext& operator=(const RankContext&) = delete;
 
   int rank() const { return environment_.rank; }
-  int size() const { return environment_.local->world_size(); }
-  HostDevice& device() { return device_; }
+  int size() const { return environment_.fabric->world_size(); }
+  Device& device() { return *environment_.device; }
   RankActors& actors() { return *actors_; }
   const Clock& clock() const { return *environment_.clock; }
   Duration timeout() const { return environment_.timeout; }
@@ -82,7 +82,6 @@ class RankContext {
   void report(Failure failure);
 
   RankEnvironment environment_;
-  HostDevice device_;
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
   std::unique_ptr<RankActors> actors_;

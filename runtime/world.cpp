@@ -1,5 +1,7 @@
 #include "troupe/runtime/world.hpp"
 
+#include "troupe/comm/host_device.hpp"
+#include "troupe/comm/local_communicator.hpp"
 #include "troupe/runtime/rank_context.hpp"
 
 #include <spdlog/spdlog.h>
@@ -75,7 +77,8 @@ void World::Local::run(const std::function<void(World&)>& body) const {
       RankEnvironment environment;
       environment.rank = rank;
       environment.actors = &actors;
-      environment.local = &local;
+      environment.fabric = &local;
+      environment.device = std::make_unique<HostDevice>();
       environment.waiter = waiters.emplace_back(std::make_shared<FutexWaiter>(poll));
       environment.timeout = options_.timeout;
       environment.comm_poll = poll;
@@ -128,8 +131,17 @@ int World::rank() const {
 int World::size() const {
   return context_.size();
 }
-HostDevice& World::device() {
+Device& World::device() {
   return context_.device();
+}
+HostDevice& World::host_device() {
+  auto* device = dynamic_cast<HostDevice*>(&context_.device());
+  if (device == nullptr) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "World::host_device: the device of rank " + std::to_string(rank()) +
+                         " is not the CPU"});
+  }
+  return *device;
 }
 
 void World::all_reduce(std::span<float> values) {

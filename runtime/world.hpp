@@ -24,6 +24,7 @@
 
 namespace troupe {
 
+class Device;
 class HostDevice;
 class RankContext;
 struct LaunchRecord;
@@ -59,7 +60,10 @@ class World {
   int rank() const;
   int size() const;
   /// This rank's device: streams for computation come from here.
-  HostDevice& device();
+  Device& device();
+  /// The same where it is the CPU, for trainers that issue host code on worker streams. Throws
+  /// `Error` (misuse) where it is not.
+  HostDevice& host_device();
 
   // The trainer's own collectives. They take tickets like those of the runtime: every rank calls
   // them at the same place of its sequence. They return when the result is there.

@@ -50,7 +50,7 @@ void check_row(const Row& row) {
         Runtime runtime(world, model, row.options);
         ToyTrainer trainer{
             runtime, world.rank(),
-            row.worker_stream ? &world.device().create_host_stream("compute") : nullptr};
+            row.worker_stream ? &world.host_device().create_host_stream("compute") : nullptr};
         ToyOptimizer optimizer{row.optimizer};
         trainer.initialize();
         for (int step = 0; step < steps; ++step) {

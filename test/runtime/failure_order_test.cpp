@@ -69,7 +69,7 @@ TEST_CASE("S17: with any slots and depth, another order is named or does no harm
         const Outcome outcome =
             branches.run(4, d4_options(slots, 2, depth), [&](D4Trainer& trainer) {
               trainer.stream =
-                  worker ? &trainer.world.device().create_host_stream("compute") : nullptr;
+                  worker ? &trainer.world.host_device().create_host_stream("compute") : nullptr;
               for (int step = 0; step < 3; ++step) {
                 run_uses(trainer, trainer.world.rank() < 2 ? std::vector<UnitId>{0, 1, 2, 3}
                                                            : std::vector<UnitId>{0, 2, 1, 3});

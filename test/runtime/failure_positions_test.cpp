@@ -111,7 +111,7 @@ void step(Runtime& runtime, Tripwire& wire, HostStream* stream) {
 /// All that a trainer does, from before its first call to after its last.
 void train(World& world, Tripwire& wire, bool worker_stream) {
   wire.pass("");
-  HostStream* stream = worker_stream ? &world.device().create_host_stream("compute") : nullptr;
+  HostStream* stream = worker_stream ? &world.host_device().create_host_stream("compute") : nullptr;
   {
     Runtime runtime(world, small_model(), {.slots = 2});
     wire.pass("");
@@ -169,7 +169,7 @@ TEST_CASE("an exception in work on a trainer's stream ends every rank, whichever
       CAPTURE(bad);
       const int thrower = static_cast<int>(bad) % ranks;
       const Outcome outcome = outcome_of(ranks, [&](World& world) {
-        HostStream& stream = world.device().create_host_stream("compute");
+        HostStream& stream = world.host_device().create_host_stream("compute");
         {
           Runtime runtime(world, small_model());
           runtime.initialize([](ParameterView) {});

@@ -51,7 +51,7 @@ void check_seed(std::uint64_t seed) {
       }
     } const join{saboteur};
     D4Trainer trainer(world, findings, model, options);
-    trainer.stream = worker ? &world.device().create_host_stream("compute") : nullptr;
+    trainer.stream = worker ? &world.host_device().create_host_stream("compute") : nullptr;
     if (mine && fault <= Fault::compute_stream) {
       HostStream& stream =
           stream_of(world, std::array{"gather", "reduce", "compute"}[static_cast<int>(fault)]);

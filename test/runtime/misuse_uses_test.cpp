@@ -199,24 +199,24 @@ TEST_CASE("a fifth stream is refused, and refused uses take no place among the f
           const Model model = d4_model();
           D4Trainer trainer(world, findings, model, d4_options());
           for (int i = 0; i < 6; ++i) {
-            HostStream& stream = world.device().create_host_stream("refused");
+            HostStream& stream = world.host_device().create_host_stream("refused");
             expect_refused(findings, "use outside a micro-batch", {"outside a micro-batch"},
                            [&] { static_cast<void>(trainer.runtime.forward(0, &stream)); });
           }
           {
             const auto eval = trainer.runtime.eval();
             for (int i = 0; i < 6; ++i) {
-              HostStream& stream = world.device().create_host_stream("refused");
+              HostStream& stream = world.host_device().create_host_stream("refused");
               expect_refused(findings, "update in eval", {"inside eval"},
                              [&] { static_cast<void>(trainer.runtime.update(&stream)); });
             }
           }
           for (int i = 0; i < 4; ++i) {
-            trainer.stream = &world.device().create_host_stream("compute");
+            trainer.stream = &world.host_device().create_host_stream("compute");
             trainer.step();
             trainer.wait_for_stream();
           }
-          HostStream& fifth = world.device().create_host_stream("fifth");
+          HostStream& fifth = world.host_device().create_host_stream("fifth");
           {
             const auto micro_batch = trainer.runtime.micro_batch();
             expect_refused(findings, "fifth stream",

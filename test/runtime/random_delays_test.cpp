@@ -73,8 +73,9 @@ Run run(int ranks, std::uint64_t seed, bool worker_stream) {
     const auto rank = static_cast<std::uint64_t>(world.rank());
     auto trainer_delays = std::make_shared<Delays>(seed * 77 + rank);
     auto stream_random = std::make_shared<Random>(seed * 991 + rank);
-    std::vector<HostStream*> comm_streams = world.device().streams();
-    HostStream* stream = worker_stream ? &world.device().create_host_stream("compute") : nullptr;
+    std::vector<HostStream*> comm_streams = world.host_device().streams();
+    HostStream* stream =
+        worker_stream ? &world.host_device().create_host_stream("compute") : nullptr;
     Runtime runtime(world, toy_model({{37, 5}, {64}, {1, 29, 3}, {101}, {2, 0, 61}}),
                     {.slots = 3, .prefetch_depth = 2});
     ToyTrainer trainer{runtime, world.rank(), stream};

@@ -23,7 +23,7 @@ TEST_CASE("S01: a host that runs ahead of the device holds no more buckets than 
     CHECK(on_ranks(4, [&](World& world, Findings& findings) {
             Options options{.slots = limit};
             D4Trainer trainer(world, findings, d4_model(layers), options);
-            trainer.stream = &world.device().create_host_stream("compute");
+            trainer.stream = &world.host_device().create_host_stream("compute");
             DeviceCounters& counters = world.device().counters();
             {
               Gate device;  // nothing is computed before all is posted
@@ -57,7 +57,7 @@ TEST_CASE("S02: the peak is the same number of bytes in every step and in every 
     CHECK(on_ranks(4, [&](World& world, Findings& findings) {
             D4Trainer trainer(world, findings, d4_model(layers, 64), d4_options());
             trainer.stream =
-                repeat % 2 == 0 ? nullptr : &world.device().create_host_stream("compute");
+                repeat % 2 == 0 ? nullptr : &world.host_device().create_host_stream("compute");
             std::uint32_t random = repeat * 1000 + static_cast<std::uint32_t>(world.rank());
             const auto delay = [&] {
               random = random * 1664525 + 1013904223;
@@ -110,7 +110,8 @@ TEST_CASE("S03: slots and gradient slots are limited apart, and never wait for e
       CHECK(on_ranks(4, [&](World& world, Findings& findings) {
               D4Trainer trainer(world, findings, d4_model(),
                                 d4_options(limits.slots, limits.gradient_slots));
-              trainer.stream = worker ? &world.device().create_host_stream("compute") : nullptr;
+              trainer.stream =
+                  worker ? &world.host_device().create_host_stream("compute") : nullptr;
               DeviceCounters& counters = world.device().counters();
               std::int64_t peak = 0;
               for (int step = 0; step < 3; ++step) {
@@ -149,7 +150,8 @@ TEST_CASE(
               4,
               [&](World& world, Findings& findings) {
                 D4Trainer trainer(world, findings, d4_model(), d4_options(4, 2));
-                trainer.stream = worker ? &world.device().create_host_stream("compute") : nullptr;
+                trainer.stream =
+                    worker ? &world.host_device().create_host_stream("compute") : nullptr;
                 const std::string rank = "rank " + std::to_string(world.rank()) + ": ";
                 Gate reduces;
                 std::atomic<bool> asking{false};
@@ -234,7 +236,7 @@ TEST_CASE("S07: a gradient slot is not written while a reduce still reads it") {
             Options options = d4_options();
             options.gradient_divisor = 1.0F;
             D4Trainer trainer(world, findings, d4_model(), options);
-            trainer.stream = worker ? &world.device().create_host_stream("compute") : nullptr;
+            trainer.stream = worker ? &world.host_device().create_host_stream("compute") : nullptr;
             for (int step = 0; step < 5; ++step) {
               slow_reduces(trainer, [] {});
               trainer.runtime.finish_gradients();
@@ -251,7 +253,7 @@ TEST_CASE("S10, S11: gradient shards are apart from each other and from what els
           Options options = d4_options();
           options.gradient_divisor = 1.0F;
           D4Trainer trainer(world, findings, d4_model(), options);
-          trainer.stream = &world.device().create_host_stream("compute");
+          trainer.stream = &world.host_device().create_host_stream("compute");
           struct Block {
             const float* first;
             std::size_t numel;

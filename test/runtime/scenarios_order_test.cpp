@@ -66,7 +66,8 @@ TEST_CASE("S14: collectives of the trainer's own, between any two events, keep o
               [&](World& world, Findings& findings) {
                 Options options{.slots = 4, .prefetch_depth = 3};
                 D4Trainer trainer(world, findings, d4_model(layers, 64), options);
-                trainer.stream = worker ? &world.device().create_host_stream("compute") : nullptr;
+                trainer.stream =
+                    worker ? &world.host_device().create_host_stream("compute") : nullptr;
                 int calls = 0;
                 const auto reduce_own = [&] {
                   ++calls;

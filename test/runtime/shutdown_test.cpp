@@ -57,7 +57,7 @@ TEST_CASE("a runtime ends after the work on its memory that is queued on a train
     std::atomic<int> ended_first{0};
     std::latch issued(2);
     const Outcome outcome = outcome_of(2, [&](World& world) {
-      HostStream& stream = world.device().create_host_stream("compute");
+      HostStream& stream = world.host_device().create_host_stream("compute");
       DeviceCounters& counters = world.device().counters();
       Runtime runtime(world, d4_model());
       runtime.initialize([](ParameterView) {});
@@ -228,7 +228,7 @@ TEST_CASE("a world of 7 ranks on compute streams is torn down under load, again 
     const Model model = d4_model(6, 300);
     const Outcome outcome = outcome_of(7, [&](World& world) {
       D4Trainer trainer(world, findings, model, d4_options(3, 2, 2));
-      trainer.stream = &world.device().create_host_stream("compute");
+      trainer.stream = &world.host_device().create_host_stream("compute");
       for (int step = 0; step < 4; ++step) {
         trainer.step();
         if (step == 2 && world.rank() == thrower) {

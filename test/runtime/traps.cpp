@@ -56,7 +56,7 @@ std::string train_and_compare(int ranks,
   std::string wrong;
   try {
     World::local(ranks, quiet()).run([&](World& world) {
-      HostDevice& device = world.device();
+      HostDevice& device = world.host_device();
       HostStream& gathers = *device.streams()[0];
       HostStream& reduces = *device.streams()[1];
       HostStream& compute = device.create_host_stream("compute");
@@ -128,7 +128,7 @@ std::string slow_update(std::uint64_t) {
 std::string skipped_layer_in_flight(std::uint64_t) {
   std::string wrong;
   World::local(2, quiet()).run([&](World& world) {
-    HostStream& gathers = *world.device().streams()[0];
+    HostStream& gathers = *world.host_device().streams()[0];
     const Model model = toy_model({{64}, {64}, {64}, {64}});
     Runtime runtime(world, model, {.slots = 3, .prefetch_depth = 2});
     ToyTrainer trainer{runtime, world.rank()};
@@ -246,7 +246,7 @@ std::string any_order_of_messages(std::uint64_t seed) {
 std::string update_under_way(std::uint64_t) {
   std::string wrong;
   World::local(2, quiet()).run([&](World& world) {
-    HostStream& updates = world.device().create_host_stream("updates");
+    HostStream& updates = world.host_device().create_host_stream("updates");
     Runtime runtime(world, toy_model({{64}, {64}}), {.prefetch_depth = 0});
     runtime.initialize([](ParameterView) {});
     const auto expect_minus_eight = [&] {

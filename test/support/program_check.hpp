@@ -59,7 +59,7 @@ class ProgramRank {
   std::vector<std::vector<float>> train(const ReferenceResult& expected) {
     ToyTrainer trainer{runtime_, world_.rank()};
     if (run_.worker_stream) {
-      trainer.stream = &world_.device().create_host_stream("compute");
+      trainer.stream = &world_.host_device().create_host_stream("compute");
     }
     if (run_.jitter != 0) {
       trainer.pause = [this] { pause(); };

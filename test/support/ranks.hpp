@@ -108,7 +108,7 @@ class Gate {
 
 /// "gather" or "reduce": where the rank's collectives run.
 inline HostStream& stream_of(World& world, std::string_view name) {
-  for (HostStream* stream : world.device().streams()) {
+  for (HostStream* stream : world.host_device().streams()) {
     if (stream->name() == name) {
       return *stream;
     }

@@ -5,6 +5,7 @@
 
 #include "random.hpp"
 #include "troupe/comm/host_stream.hpp"
+#include "troupe/comm/local_communicator.hpp"
 #include "troupe/runtime/rank_context.hpp"
 
 #include <algorithm>
@@ -27,8 +28,10 @@ class SteppedWorld {
       RankEnvironment environment;
       environment.rank = rank;
       environment.actors = &actors_;
-      environment.local = &local_;
-      environment.workers = StreamWorkers::manual;
+      environment.fabric = &local_;
+      auto device = std::make_unique<HostDevice>(StreamWorkers::manual, clock_);
+      devices_.push_back(device.get());
+      environment.device = std::move(device);
       environment.waiter = std::make_unique<FiberWaiter>(*this);
       environment.clock = &clock_;
       environment.timeout = timeout;
@@ -50,6 +53,7 @@ class SteppedWorld {
       // Out of the list first: what ends it steps the others.
       const std::unique_ptr<RankContext> last = std::move(contexts_.back());
       contexts_.pop_back();
+      devices_.pop_back();
     }
   }
   SteppedWorld(const SteppedWorld&) = delete;
@@ -158,8 +162,8 @@ class SteppedWorld {
         }
       }
       std::vector<HostStream*> streams;
-      for (const auto& context : contexts_) {
-        for (HostStream* stream : context->device().streams()) {
+      for (HostDevice* device : devices_) {
+        for (HostStream* stream : device->streams()) {
           if (!stream->idle()) {
             streams.push_back(stream);
           }
@@ -198,6 +202,7 @@ class SteppedWorld {
   ActorSystem actors_;
   LocalWorld local_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
+  std::vector<HostDevice*> devices_;  // of `contexts_`
   std::vector<std::unique_ptr<Fiber>> fibers_;
   Fiber* current_ = nullptr;
   ucontext_t main_{};
