@@ -156,24 +156,51 @@ class HomeUnit final : public caf::execution_unit {
   std::thread thread_;
 };
 
+/// Sees every message as it is sent, where CAF's test coordinator runs the actors.
+class MessageObserver {
+ public:
+  MessageObserver() = default;
+  MessageObserver(const MessageObserver&) = delete;
+  MessageObserver& operator=(const MessageObserver&) = delete;
+  virtual ~MessageObserver() = default;
+  virtual void sent(const ActorTag& to, const caf::type_erased_tuple& message) = 0;
+};
+
 /// Who runs the actors of a rank.
 struct Routing {
   bool coordinator = false;             ///< tests: CAF's test coordinator runs everything
+  MessageObserver* observer = nullptr;  ///< only with the coordinator
   caf::execution_unit* home = nullptr;  ///< of the comm actor
+};
+
+/// What observers and the coordinator's driver know an actor by.
+class Tagged {
+ public:
+  explicit Tagged(const ActorTag& tag) : tag_(tag) {}
+  Tagged(const Tagged&) = delete;
+  Tagged& operator=(const Tagged&) = delete;
+  virtual ~Tagged() = default;
+  const ActorTag& tag() const { return tag_; }
+
+ private:
+  const ActorTag tag_;
 };
 
 /// Base of our actors: decides where each message makes the actor run, counts lives.
 template <class Handle>
-class Routed : public Handle::base {
+class Routed : public Handle::base, public Tagged {
  public:
   using Super = typename Handle::base;
   Routed(caf::actor_config& config,
          const Routing& routing,
+         const ActorTag& tag,
          caf::execution_unit* home,
          std::atomic<int>& alive,
          Wakeable& waiter)
       : Super(config),
+        Tagged(tag),
         coordinator_(routing.coordinator),
+        observer_(routing.observer),
         home_(home),
         alive_(alive),
         waiter_(waiter) {
@@ -182,6 +209,9 @@ class Routed : public Handle::base {
 
   using Super::enqueue;
   void enqueue(caf::mailbox_element_ptr message, caf::execution_unit* from) override {
+    if (observer_ != nullptr) {
+      observer_->sent(tag(), message->content());
+    }
     Super::enqueue(std::move(message), coordinator_ ? nullptr : home_ != nullptr ? home_ : from);
   }
 
@@ -192,6 +222,7 @@ class Routed : public Handle::base {
 
  private:
   bool coordinator_;
+  MessageObserver* observer_;
   caf::execution_unit* home_;
   std::atomic<int>& alive_;
   Wakeable& waiter_;

@@ -32,7 +32,12 @@ Comm::Comm(caf::actor_config& config,
            const Routing& routing,
            RankState& state,
            SupervisorActor supervisor)
-    : Routed(config, routing, routing.home, state.alive, *state.config.waiter),
+    : Routed(config,
+             routing,
+             {ActorTag::Kind::comm, state.config.rank},
+             routing.home,
+             state.alive,
+             *state.config.waiter),
       state_(state),
       supervisor_(std::move(supervisor)) {}
 

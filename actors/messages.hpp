@@ -23,6 +23,16 @@
 
 namespace troupe {
 
+/// Names an actor.
+struct ActorTag {
+  enum class Kind : std::uint8_t { supervisor, comm, scheduler, bucket };
+  Kind kind = Kind::supervisor;
+  int rank = 0;
+  BucketId bucket = no_bucket;  ///< of a bucket actor
+
+  bool operator==(const ActorTag&) const = default;
+};
+
 /// Ranges of a gradient buffer that nobody wrote: zeroed before it is reduced.
 using Ranges = std::shared_ptr<const std::vector<Range>>;
 

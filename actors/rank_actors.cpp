@@ -28,8 +28,10 @@ caf::actor_system_config& configure(caf::actor_system_config& config) {
 }  // namespace
 
 struct ActorSystem::Impl {
-  explicit Impl(Executor given) : executor(given), system(configure(config)) {}
+  Impl(Executor given, MessageObserver* given_observer)
+      : executor(given), observer(given_observer), system(configure(config)) {}
   Executor executor;
+  MessageObserver* observer;
   caf::actor_system_config config;
   caf::actor_system system;
 
@@ -38,11 +40,16 @@ struct ActorSystem::Impl {
   }
 };
 
-ActorSystem::ActorSystem(Executor executor) : impl_(std::make_unique<Impl>(executor)) {}
+ActorSystem::ActorSystem(Executor executor, MessageObserver* observer)
+    : impl_(std::make_unique<Impl>(executor, observer)) {}
 ActorSystem::~ActorSystem() = default;
 
 std::size_t ActorSystem::runnable() const {
   return impl_->coordinator().jobs.size();
+}
+
+const ActorTag& ActorSystem::runnable_tag(std::size_t index) const {
+  return dynamic_cast<const Tagged&>(*impl_->coordinator().jobs[index]).tag();
 }
 
 void ActorSystem::run(std::size_t index) {
@@ -56,6 +63,7 @@ struct RankActors::Impl {
   Impl(ActorSystem::Impl& shared, RankConfig config)
       : system(shared.system), unit(system), state(std::move(config)) {
     routing.coordinator = shared.executor == Executor::coordinator;
+    routing.observer = shared.observer;
     if (!routing.coordinator) {
       home = std::make_unique<HomeUnit>(system, state.config.comm_poll);
       routing.home = home.get();
@@ -196,6 +204,10 @@ bool RankActors::quiesce(Duration limit) {
   // Tickets are launched without gaps from 1, so the last one is their number.
   return state.config.waiter->wait([&] { return state.completed.load() == state.launched.load(); },
                                    state.config.clock->now() + limit);
+}
+
+void RankActors::tick() {
+  post(impl_->comm, Tick{}, nullptr);
 }
 
 bool RankActors::failed() const {

@@ -24,15 +24,22 @@ enum class Executor : std::uint8_t {
   coordinator,  ///< CAF's test coordinator, message by message (single-thread tests)
 };
 
+class MessageObserver;  // caf.hpp
+
 class ActorSystem {
  public:
-  explicit ActorSystem(Executor executor = Executor::threads);
+  /// `observer`: Executor::coordinator only; sees every message as it is sent. Outlives the system.
+  explicit ActorSystem(Executor executor = Executor::threads, MessageObserver* observer = nullptr);
   ~ActorSystem();
   ActorSystem(const ActorSystem&) = delete;
   ActorSystem& operator=(const ActorSystem&) = delete;
 
-  /// Executor::coordinator: actors with mail, and running the `index`-th of them for one message.
+  // Executor::coordinator: the actors with mail, by how long they have had some.
+
   std::size_t runnable() const;
+  /// The `index`-th of them.
+  const ActorTag& runnable_tag(std::size_t index) const;
+  /// Lets it handle one message.
   void run(std::size_t index);
 
   struct Impl;
@@ -74,6 +81,8 @@ class RankActors {
   /// Waits until the comm actor has heard of the end of everything launched, so that the streams
   /// may be stopped. False if the limit passes.
   bool quiesce(Duration limit);
+  /// Executor::coordinator, where no comm thread does it: the comm actor looks at its deadline.
+  void tick();
   /// Time that the trainer has spent waiting so far.
   Duration waited() const { return waited_; }
 

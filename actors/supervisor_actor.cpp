@@ -5,7 +5,13 @@
 namespace troupe {
 
 Supervisor::Supervisor(caf::actor_config& config, const Routing& routing, RankState& state)
-    : Routed(config, routing, nullptr, state.alive, *state.config.waiter), state_(state) {}
+    : Routed(config,
+             routing,
+             {ActorTag::Kind::supervisor, state.config.rank},
+             nullptr,
+             state.alive,
+             *state.config.waiter),
+      state_(state) {}
 
 void Supervisor::connect(CommActor comm, std::vector<SupervisorActor> peers) {
   comm_ = std::move(comm);

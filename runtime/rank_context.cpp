@@ -1,5 +1,6 @@
 #include "troupe/runtime/rank_context.hpp"
 
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -116,6 +117,26 @@ void RankContext::report(Failure failure) {
                  (abandoned_ ? " at " + *abandoned_ : "") + ": " + failure.text;
   failure.rank = rank();
   actors_->fail(std::move(failure));
+}
+
+void RankContext::run(const std::function<void(World&)>& body) {
+  World world(*this);
+  try {
+    body(world);
+    report_abandoned();  // before anything here waits for peers
+    remains_.clear();
+    body_returned();
+    return;
+  } catch (const Error& error) {
+    // Its own failure, or the world's coming back: the first one stands in any case.
+    body_failed(error.failure());
+  } catch (const std::exception& exception) {
+    body_failed({.code = ErrorCode::peer_failed, .text = exception.what()});
+  } catch (...) {
+    body_failed(
+        {.code = ErrorCode::peer_failed, .text = "an exception that is not a std::exception"});
+  }
+  remains_.clear();
 }
 
 void RankContext::body_failed(Failure failure) {

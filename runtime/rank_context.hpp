@@ -68,18 +68,19 @@ class RankContext {
   bool abandoned() const { return abandoned_.has_value(); }
   /// The world hears of an abandoned scope now, without the exception's text.
   void report_abandoned();
+  /// Runs the trainer's body on the calling thread. The world hears how it ended; nothing is
+  /// thrown.
+  void run(const std::function<void(World&)>& body);
   /// The trainer's body was left by an exception: its code (if it was an `Error`) and text.
   void body_failed(Failure failure);
-  /// The trainer's body has returned.
-  void body_returned();
   /// Keeps what a runtime that is unwound has left until the failure is known everywhere.
   void leave_behind(std::shared_ptr<void> remains);
-  void drop_remains() { remains_.clear(); }
   /// For messages: steps that the runtimes of this rank have finished.
   std::uint64_t steps = 0;
 
  private:
   void report(Failure failure);
+  void body_returned();
 
   RankEnvironment environment_;
   std::unique_ptr<Communicator> gather_communicator_;

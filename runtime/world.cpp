@@ -28,26 +28,6 @@ Duration choose_poll(const WorldOptions& options, int ranks) {
   return 2 * ranks <= cores ? std::chrono::microseconds{50} : std::chrono::microseconds{0};
 }
 
-void run_body(RankContext& context, const std::function<void(World&)>& body) {
-  World world(context);
-  try {
-    body(world);
-    context.report_abandoned();  // before anything here waits for peers
-    context.drop_remains();
-    context.body_returned();
-    return;
-  } catch (const Error& error) {
-    // Its own failure, or the world's coming back: the first one stands in any case.
-    context.body_failed(error.failure());
-  } catch (const std::exception& exception) {
-    context.body_failed({.code = ErrorCode::peer_failed, .text = exception.what()});
-  } catch (...) {
-    context.body_failed(
-        {.code = ErrorCode::peer_failed, .text = "an exception that is not a std::exception"});
-  }
-  context.drop_remains();
-}
-
 }  // namespace
 
 World::Local World::local(int ranks, WorldOptions options) {
@@ -95,7 +75,7 @@ void World::Local::run(const std::function<void(World&)>& body) const {
     RankActors::connect(peers);
     threads.reserve(contexts.size());
     for (const auto& context : contexts) {
-      threads.emplace_back([&context, &body] { run_body(*context, body); });
+      threads.emplace_back([&context, &body] { context->run(body); });
     }
   };
   std::vector<std::thread> threads;

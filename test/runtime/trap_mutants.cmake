@@ -8,14 +8,14 @@ function(trap_mutant bug file from to)
     FROM "${from}"
     TO "${to}"
     TEST ${trap_sources}
-    LINK troupe::runtime CAF::core
+    LINK troupe::runtime troupe_test_support CAF::core
     TIMEOUT 120)
 endfunction()
 
 troupe_mutant(trap_none CONTROL
   SOURCE runtime/runtime.cpp
   TEST ${trap_sources}
-  LINK troupe::runtime CAF::core)
+  LINK troupe::runtime troupe_test_support CAF::core)
 
 # The reduce's output is the head of its own input on every rank.
 trap_mutant(reduces_into_head actors/bucket_actor.cpp

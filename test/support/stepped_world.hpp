@@ -3,6 +3,7 @@
 /// goes on, so that one run is one interleaving, and the same seed gives the same run.
 #pragma once
 
+#include "fiber.hpp"
 #include "random.hpp"
 #include "troupe/comm/host_stream.hpp"
 #include "troupe/comm/local_communicator.hpp"
@@ -14,7 +15,6 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <ucontext.h>
 #include <vector>
 
 namespace troupe::test {
@@ -66,10 +66,10 @@ class SteppedWorld {
       start_fiber(rank, body);
     }
     drive([this] {
-      return std::all_of(fibers_.begin(), fibers_.end(),
-                         [](const auto& fiber) { return fiber->ended; });
+      return std::ranges::all_of(trainers_,
+                                 [](const Trainer& trainer) { return trainer.fiber->ended(); });
     });
-    fibers_.clear();
+    trainers_.clear();
   }
 
   RankContext& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
@@ -92,12 +92,9 @@ class SteppedWorld {
     TimePoint now_{};
   };
 
-  struct Fiber {
-    ucontext_t context{};
-    std::vector<char> stack;
-    std::function<void()> body;
+  struct Trainer {
+    std::unique_ptr<Fiber> fiber;
     std::function<bool()> waiting;  ///< empty: may go on
-    bool ended = false;
   };
 
   class FiberWaiter final : public Waiter {
@@ -106,11 +103,11 @@ class SteppedWorld {
     void notify() override {}  // predicates are looked at again at each choice
     bool wait(FunctionRef<bool()> ready, TimePoint deadline) override {
       const auto over = [&] { return ready() || world_.clock_.now() >= deadline; };
-      if (Fiber* fiber = world_.current_; fiber != nullptr) {
+      if (Trainer* trainer = world_.current_; trainer != nullptr) {
         if (!over()) {
-          fiber->waiting = over;
-          swapcontext(&fiber->context, &world_.main_);
-          fiber->waiting = nullptr;
+          trainer->waiting = over;
+          Fiber::pause();
+          trainer->waiting = nullptr;
         }
       } else {
         world_.drive(over);
@@ -123,42 +120,26 @@ class SteppedWorld {
   };
 
   void start_fiber(std::size_t rank, const std::function<void(World&)>& body) {
-    fibers_.push_back(std::make_unique<Fiber>());
-    Fiber& fiber = *fibers_.back();
-    fiber.stack.resize(std::size_t{512} << 10);
-    fiber.body = [this, rank, &body] {
-      try {
-        World world(*contexts_[rank]);
-        body(world);
-      } catch (const std::exception& exception) {
-        errors[rank] = exception.what();
-      }
-      contexts_[rank]->drop_remains();
-    };
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = &main_;
-    // makecontext passes ints only: the world is handed over in two halves.
-    const auto address = reinterpret_cast<std::uintptr_t>(this);
-    makecontext(&fiber.context, reinterpret_cast<void (*)()>(&SteppedWorld::enter), 2,
-                static_cast<unsigned>(address >> 32), static_cast<unsigned>(address & 0xffffffffU));
-  }
-
-  static void enter(unsigned high, unsigned low) {
-    auto* self = reinterpret_cast<SteppedWorld*>((static_cast<std::uintptr_t>(high) << 32) | low);
-    Fiber* fiber = self->current_;
-    fiber->body();
-    fiber->ended = true;
+    trainers_.push_back({std::make_unique<Fiber>([this, rank, &body] {
+                           contexts_[rank]->run([this, rank, &body](World& world) {
+                             try {
+                               body(world);
+                             } catch (const std::exception& exception) {
+                               errors[rank] = exception.what();
+                               throw;
+                             }
+                           });
+                         }),
+                         nullptr});
   }
 
   void drive(const std::function<bool()>& until) {
     std::size_t idle = 0;  // choices in a row that changed nothing
     while (!until()) {
-      std::vector<Fiber*> fibers;
-      for (const auto& fiber : fibers_) {
-        if (!fiber->ended && (!fiber->waiting || fiber->waiting())) {
-          fibers.push_back(fiber.get());
+      std::vector<Trainer*> fibers;
+      for (Trainer& trainer : trainers_) {
+        if (!trainer.fiber->ended() && (!trainer.waiting || trainer.waiting())) {
+          fibers.push_back(&trainer);
         }
       }
       std::vector<HostStream*> streams;
@@ -185,7 +166,7 @@ class SteppedWorld {
       hash_ = (hash_ ^ choice) * 1099511628211ULL;
       if (choice < fibers.size()) {
         current_ = fibers[choice];
-        swapcontext(&main_, &current_->context);
+        current_->fiber->resume();
         current_ = nullptr;
         idle = 0;
       } else if ((choice -= fibers.size()) < streams.size()) {
@@ -203,9 +184,8 @@ class SteppedWorld {
   LocalWorld local_;
   std::vector<std::unique_ptr<RankContext>> contexts_;
   std::vector<HostDevice*> devices_;  // of `contexts_`
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  Fiber* current_ = nullptr;
-  ucontext_t main_{};
+  std::vector<Trainer> trainers_;
+  Trainer* current_ = nullptr;
   std::uint64_t choices_ = 0;
   std::uint64_t hash_ = 0;
   int advances_ = 0;
