@@ -1,0 +1,117 @@
+# cmake -D STEP=<step> -D SOURCE=… -D BUILD=… (the rest: CMakeLists.txt) -P check_install.cmake
+#
+# files         Installs to a prefix and moves that to a folder with a space in its name. Checks that what
+#               is there names no folder of this build, and that no header is missing or too many.
+# find_package  Configures, builds and runs the project in consumer/ with what was installed.
+# pkg_config    Compiles the consumer's source with what pkg-config says, and runs it.
+# subproject    Configures a project that adds the source tree.
+cmake_minimum_required(VERSION 3.25)
+set(PREFIX "${WORK}/moved here")
+# Derived in main.cpp; 2 ranks reduce 4 layers in each of 4 steps.
+set(EXPECTED "y 15.25 30.25 45.25 60.25\nreduces 32\n")
+
+function(run) # command...; sets `output`, fails with all that it said
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  if(NOT status STREQUAL "0")
+    list(JOIN ARGV " " command)
+    message("${output}${errors}")
+    message(FATAL_ERROR "${command}: returned ${status}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+function(run_trainer program)
+  run("${program}")
+  if(NOT output STREQUAL EXPECTED)
+    message(FATAL_ERROR "${program} printed '${output}', not '${EXPECTED}'")
+  endif()
+endfunction()
+
+function(configure source binary) # arguments...
+  file(REMOVE_RECURSE "${binary}")
+  run("${CMAKE_COMMAND}" -S "${source}" -B "${binary}" -G "${GENERATOR}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}"
+      "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_FLAGS=${FLAGS}" ${ARGN})
+endfunction()
+
+# No installed header includes or declares what is not installed, and the private ones are not.
+function(check_headers)
+  set(include "${PREFIX}/include")
+  file(GLOB_RECURSE headers RELATIVE "${include}" "${include}/*")
+  list(LENGTH headers count)
+  message(STATUS "${count} headers")
+  foreach(header IN ITEMS runtime/runtime.hpp runtime/world.hpp runtime/optimizer.hpp layers/replay.hpp)
+    if(NOT "troupe/${header}" IN_LIST headers)
+      message(SEND_ERROR "${header} is not installed")
+    endif()
+  endforeach()
+  foreach(header IN ITEMS runtime/rank_context.hpp runtime/runtime_impl.hpp actors/caf.hpp)
+    if("troupe/${header}" IN_LIST headers)
+      message(SEND_ERROR "${header} is installed, though it is private")
+    endif()
+  endforeach()
+  set(declared)
+  set(defined RankContext RuntimeImpl) # never seen whole by a trainer
+  foreach(header IN LISTS headers)
+    if(NOT header MATCHES "^troupe/(core|layers|comm|actors|runtime)/[a-z0-9_]+\\.hpp$")
+      message(SEND_ERROR "${header} is installed")
+    endif()
+    file(STRINGS "${include}/${header}" lines REGEX "#include|^(class|struct) ")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "#include [\"<](troupe/[^\">]+)" AND NOT CMAKE_MATCH_1 IN_LIST headers)
+        message(SEND_ERROR "${header} includes ${CMAKE_MATCH_1}, which is not installed")
+      elseif(line MATCHES "^(class|struct) ([A-Za-z0-9]+);")
+        list(APPEND declared "${CMAKE_MATCH_2}")
+      elseif(line MATCHES "^(class|struct) ([A-Za-z0-9]+)")
+        list(APPEND defined "${CMAKE_MATCH_2}")
+      endif()
+    endforeach()
+  endforeach()
+  list(REMOVE_ITEM declared ${defined})
+  if(declared)
+    message(SEND_ERROR "Installed headers declare ${declared} and none defines it")
+  endif()
+endfunction()
+
+function(step_files)
+  file(REMOVE_RECURSE "${WORK}/prefix" "${PREFIX}")
+  run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
+  file(RENAME "${WORK}/prefix" "${PREFIX}")
+  file(GLOB_RECURSE texts "${PREFIX}/*.cmake" "${PREFIX}/*.pc")
+  foreach(text IN LISTS texts)
+    file(READ "${text}" content)
+    foreach(folder IN ITEMS "${SOURCE}" "${BUILD}" "${WORK}")
+      string(FIND "${content}" "${folder}" at)
+      if(NOT at EQUAL -1)
+        message(SEND_ERROR "${text} names ${folder}: it may not be moved")
+      endif()
+    endforeach()
+  endforeach()
+  check_headers()
+endfunction()
+
+function(step_find_package)
+  configure("${CONSUMER}" "${WORK}/find_package" "-DCMAKE_PREFIX_PATH=${PREFIX}" "-DTROUPE_VERSION=${VERSION}")
+  run("${CMAKE_COMMAND}" --build "${WORK}/find_package" --parallel 2)
+  run_trainer("${WORK}/find_package/trainer")
+endfunction()
+
+function(step_pkg_config)
+  if(NOT PKG_CONFIG)
+    message("SKIP: pkg-config")
+    return()
+  endif()
+  file(GLOB_RECURSE pc "${PREFIX}/troupe.pc")
+  cmake_path(GET pc PARENT_PATH folder)
+  set(ENV{PKG_CONFIG_PATH} "${folder}")
+  run("${PKG_CONFIG}" --cflags --libs "troupe = ${VERSION}")
+  separate_arguments(arguments UNIX_COMMAND "${output} ${FLAGS}")
+  message(STATUS "${output}")
+  run("${COMPILER}" -std=c++20 "${CONSUMER}/main.cpp" -o "${WORK}/pkg_config_trainer" ${arguments})
+  run_trainer("${WORK}/pkg_config_trainer")
+endfunction()
+
+function(step_subproject)
+  configure("${SUBPROJECT}" "${WORK}/subproject" "-DTROUPE_SOURCE=${SOURCE}")
+endfunction()
+
+cmake_language(CALL step_${STEP})
