@@ -180,11 +180,14 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
       }
       text += " (ticket " + std::to_string(ticket) + ", launched up to " +
               std::to_string(state.launched.load()) + ")";
-      fail({.code = ErrorCode::timeout,
-            .text = std::move(text),
-            .rank = state.config.rank,
-            .ticket = ticket,
-            .bucket = bucket});
+      const Failure failure{.code = ErrorCode::timeout,
+                            .text = std::move(text),
+                            .rank = state.config.rank,
+                            .ticket = ticket,
+                            .bucket = bucket};
+      fail(failure);
+      throw_if_failed();
+      throw Error(failure);  // not even the supervisor gets to run: in no case go on
     }
     waited_ += state.config.clock->now() - began;
   }

@@ -42,6 +42,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
   Report report() const;
+  /// In the bucket actor's own view, which lags behind the scheduler's by messages in flight.
+  BucketState state(BucketId bucket) const { return actors_->state(bucket); }
 
   /// One call of the trainer: the rank's guard, then what an ended scope could not throw.
   class [[nodiscard]] Call {

@@ -30,12 +30,29 @@ AccessLog::Id AccessLog::begin(const AccessUser& user, std::vector<Access> acces
 void AccessLog::end(Id id) {
   const auto found = std::ranges::find(active_, id, &Active::id);
   if (found != active_.end()) {
+    tell(found->user.rank, found->accesses);
     *found = std::move(active_.back());
     active_.pop_back();
   }
 }
 
+void AccessLog::moves(Id id) const {
+  const auto found = std::ranges::find(active_, id, &Active::id);
+  if (found != active_.end()) {
+    tell(found->user.rank, found->accesses);
+  }
+}
+
+void AccessLog::tell(int rank, const std::vector<Access>& accesses) const {
+  if (observer_) {
+    for (const Access& access : accesses) {
+      observer_(rank, access);
+    }
+  }
+}
+
 void AccessLog::touch(const AccessUser& user, const std::vector<Access>& accesses) const {
+  tell(user.rank, accesses);
   for (const Active& other : active_) {
     for (const Access& theirs : other.accesses) {
       for (const Access& own : accesses) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -39,6 +40,11 @@ class AccessLog {
   void end(Id id);
   /// A use that is over at once.
   void touch(const AccessUser& user, const std::vector<Access>& accesses) const;
+  /// Told of every access that begins or ends; for explorers, see timeline.hpp.
+  using Observer = std::function<void(int rank, const Access& access)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+  /// The payload of a use moves just now.
+  void moves(Id id) const;
   /// Uses under way.
   std::size_t size() const { return active_.size(); }
 
@@ -49,7 +55,10 @@ class AccessLog {
     std::vector<Access> accesses;
   };
 
+  void tell(int rank, const std::vector<Access>& accesses) const;
+
   std::function<void(const std::string&)> report_;
+  Observer observer_;
   std::vector<Active> active_;
   Id last_ = 0;
 };

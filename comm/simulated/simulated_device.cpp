@@ -45,7 +45,9 @@ Result<Buffer> SimulatedDevice::allocate(std::int64_t bytes, Purpose purpose) {
   const auto index = static_cast<std::size_t>(purpose);
   const std::int64_t now = counters_.bytes[index].fetch_add(bytes) + bytes;
   counters_.bytes_peak[index].store(std::max(counters_.bytes_peak[index].load(), now));
-  counters_.allocations.fetch_add(1);
+  const auto number = static_cast<std::uint64_t>(counters_.allocations.fetch_add(1));
+  live_.emplace(static_cast<const std::byte*>(data),
+                std::pair{number, std::max<std::int64_t>(bytes, 1)});
   return Buffer(*this, purpose, data, bytes);
 }
 
@@ -53,6 +55,7 @@ void SimulatedDevice::free(void* data, std::int64_t bytes, Purpose purpose) noex
   surroundings_.accesses->touch({"free of memory", 0, surroundings_.rank}, {writes(data, bytes)});
   counters_.bytes[static_cast<std::size_t>(purpose)].fetch_sub(bytes);
   counters_.frees.fetch_add(1);
+  live_.erase(static_cast<const std::byte*>(data));
   std::free(data);
 }
 
@@ -62,6 +65,21 @@ std::int64_t SimulatedDevice::bytes_allocated() const {
     sum += bytes.load();
   }
   return sum;
+}
+
+std::optional<std::pair<std::uint64_t, std::int64_t>> SimulatedDevice::place_of(
+    const void* data) const {
+  const auto* const address = static_cast<const std::byte*>(data);
+  auto found = live_.upper_bound(address);
+  if (found == live_.begin()) {
+    return std::nullopt;
+  }
+  --found;
+  const std::int64_t offset = address - found->first;
+  if (offset >= found->second.second) {
+    return std::nullopt;
+  }
+  return std::pair{found->second.first, offset};
 }
 
 Stream& SimulatedDevice::create_stream(std::string name) {

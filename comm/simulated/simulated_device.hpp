@@ -11,8 +11,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -31,6 +34,9 @@ class SimulatedDevice final : public Device {
   const std::vector<std::unique_ptr<SimulatedStream>>& streams() const { return streams_; }
   /// Bytes allocated now, for all purposes.
   std::int64_t bytes_allocated() const;
+  /// Where `data` lies: (number of the allocation, offset in bytes). The same in equal runs,
+  /// unlike addresses. Nothing if it is not of this device.
+  std::optional<std::pair<std::uint64_t, std::int64_t>> place_of(const void* data) const;
 
   void cast(Stream& stream,
             DType from_dtype,
@@ -58,7 +64,8 @@ class SimulatedDevice final : public Device {
              std::function<void()> kernel);
 
   const SimulatedSurroundings surroundings_;
-  std::uint64_t kernels_ = 0;  ///< issued, for names
+  std::uint64_t kernels_ = 0;                                                ///< issued, for names
+  std::map<const std::byte*, std::pair<std::uint64_t, std::int64_t>> live_;  ///< number, bytes
   std::vector<std::unique_ptr<SimulatedStream>> streams_;
 };
 

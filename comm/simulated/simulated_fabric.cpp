@@ -84,7 +84,9 @@ class SimulatedFabric::Group {
     }
     fabric_.release_link(*this);
     for (std::size_t member = 0; member < members_.size(); ++member) {
-      if (SimulatedStream* stream = members_[member].stream; stream != nullptr) {
+      const Member& own = members_[member];
+      SimulatedStream* stream = own.ending != nullptr ? own.ending : own.stream;
+      if (stream != nullptr) {
         clear(member);
         stream->finish(failure);
       }
@@ -115,7 +117,8 @@ class SimulatedFabric::Group {
 
  private:
   struct Member {
-    SimulatedStream* stream = nullptr;  ///< set while it takes part
+    SimulatedStream* stream = nullptr;  ///< set from its arrival until the payload has moved
+    SimulatedStream* ending = nullptr;  ///< set from then until its own end
     AccessLog::Id access = 0;
     Timeline::Id deadline = 0;
     Timeline::Id end = 0;
@@ -147,6 +150,9 @@ class SimulatedFabric::Group {
       return;
     }
     const std::vector<CollectiveCall> calls = calls_;
+    for (const Member& member : members_) {
+      fabric_.accesses_.moves(member.access);
+    }
     for (int member = 0; member < size(); ++member) {
       transfer(calls, member, TransferRound::first);
     }
@@ -158,10 +164,11 @@ class SimulatedFabric::Group {
       fabric_.timeline_.cancel(std::exchange(own.deadline, 0));
       const Duration delay =
           fabric_.network_.delay ? fabric_.network_.delay(ranks_[member]) : Duration::zero();
-      own.end = fabric_.timeline_.after(delay, own.stream, [this, member] {
+      own.ending = std::exchange(own.stream, nullptr);
+      own.end = fabric_.timeline_.after(delay, own.ending, [this, member] {
         fabric_.timeline_.touch(this);
         members_[member].end = 0;
-        SimulatedStream* stream = members_[member].stream;
+        SimulatedStream* stream = members_[member].ending;
         clear(member);
         stream->finish();
       });
@@ -220,6 +227,7 @@ class SimulatedFabric::Group {
     fabric_.timeline_.cancel(std::exchange(own.end, 0));
     fabric_.accesses_.end(std::exchange(own.access, 0));
     own.stream = nullptr;
+    own.ending = nullptr;
   }
 
   SimulatedFabric& fabric_;
@@ -280,6 +288,17 @@ SimulatedFabric::SimulatedFabric(int world_size,
       network_(std::move(network)) {}
 
 SimulatedFabric::~SimulatedFabric() = default;
+
+std::optional<std::size_t> SimulatedFabric::group_index(const void* group) const {
+  std::size_t index = 0;
+  for (const auto& [key, each] : groups_) {
+    if (each.get() == group) {
+      return index;
+    }
+    ++index;
+  }
+  return std::nullopt;
+}
 
 std::unique_ptr<Communicator> SimulatedFabric::communicator(int rank,
                                                             std::vector<int> ranks,

@@ -64,6 +64,8 @@ class SimulatedFabric final : public Fabric {
   void leave(int rank, std::string text) override;
 
   const FirstFailure& first_failure() const { return first_failure_; }
+  /// The place among all groups of one that owns an action of the timeline, or was touched.
+  std::optional<std::size_t> group_index(const void* group) const;
   /// Collectives whose payload is on its way, and how long that was so for at least one.
   std::size_t moving() const { return moving_; }
   Duration moving_time() const;

@@ -15,9 +15,10 @@
 
 namespace troupe {
 
-/// Tells a driver what a step of the simulation touches: steps that touch nothing in common may be
-/// swapped without anybody seeing a difference. Objects are named by their addresses.
-using TouchObserver = std::function<void(const void* object)>;
+/// Tells a driver what a step of the simulation touches, named by its address: steps that touch
+/// nothing in common may be swapped without anybody seeing a difference. Touches that are not
+/// `alone` may be swapped with each other, too: reads, or notifications.
+using TouchObserver = std::function<void(const void* object, bool alone)>;
 
 class Timeline final : public Clock {
  public:
@@ -43,9 +44,9 @@ class Timeline final : public Clock {
   void run(std::size_t index = 0);
 
   void observe(TouchObserver observer) { observer_ = std::move(observer); }
-  void touch(const void* object) const {
+  void touch(const void* object, bool alone = true) const {
     if (observer_) {
-      observer_(object);
+      observer_(object, alone);
     }
   }
 

@@ -53,14 +53,25 @@ class Reference {
 
   ReferenceResult train(const std::vector<StepProgram>& steps) {
     ReferenceResult result;
-    for (std::size_t step = 0; step < steps.size(); ++step) {
-      result.losses.push_back(train_step(steps[step], static_cast<int>(step)));
+    for (std::size_t index = 0; index < steps.size(); ++index) {
+      result.losses.push_back(step(steps[index], static_cast<int>(index)));
     }
     for (const Parameter& parameter : model_.parameters()) {
       result.parameters[parameter.full_name] = weights_[parameter.id];
     }
     return result;
   }
+
+  /// One step with its update; returns the loss.
+  float step(const StepProgram& program, int index) {
+    const float loss = train_step(program, index);
+    update(gradients_);
+    return loss;
+  }
+  /// Per parameter: the weights now.
+  const std::vector<std::vector<float>>& weights() const { return weights_; }
+  /// Per parameter: the averaged gradients of the last step.
+  const std::vector<std::vector<float>>& gradients() const { return gradients_; }
 
  private:
   using Gradients = std::vector<std::vector<float>>;
@@ -101,7 +112,7 @@ class Reference {
         g = g / static_cast<float>(ranks_);
       }
     }
-    update(total);
+    gradients_ = std::move(total);
     return loss;
   }
 
@@ -248,6 +259,7 @@ class Reference {
   int ranks_;
   OptimizerKind optimizer_;
   std::vector<std::vector<float>> weights_, m_, v_;
+  Gradients gradients_;
   std::vector<std::vector<float>> seen_;  // what compute sees of the unit at hand
   int t_ = 0;
 };

@@ -1,0 +1,395 @@
+#include "invariants.hpp"
+
+#include "troupe/runtime/runtime_impl.hpp"
+
+#include <algorithm>
+
+namespace troupe::test {
+
+namespace {
+
+constexpr const char* table = "1: every state change is a row of the table";
+constexpr const char* planned = "2: slots and bytes held never exceed the plan";
+constexpr const char* one_list = "3: launches are a function of the program";
+constexpr const char* retire_once = "4: a completion retires exactly its own ticket";
+constexpr const char* answered = "8: every request is answered once";
+
+bool is_decision(Sent::Kind kind) {
+  return kind == Sent::Kind::gather || kind == Sent::Kind::begin_use ||
+         kind == Sent::Kind::end_use || kind == Sent::Kind::evict ||
+         kind == Sent::Kind::contribute || kind == Sent::Kind::reduce ||
+         kind == Sent::Kind::step_end;
+}
+
+Sent::Kind kind_of(Command command) {
+  switch (command) {
+    case Command::gather:
+      return Sent::Kind::gather;
+    case Command::use:
+      return Sent::Kind::begin_use;
+    case Command::release:
+      return Sent::Kind::end_use;
+    case Command::evict:
+      return Sent::Kind::evict;
+    case Command::contribute:
+      return Sent::Kind::contribute;
+    case Command::reduce:
+      return Sent::Kind::reduce;
+    case Command::step_end:
+      return Sent::Kind::step_end;
+  }
+  return Sent::Kind::other;
+}
+
+/// The same event in the words of the reference; false: it is none that the schedule sees.
+bool translate(const Sent& event, testing::Event& to) {
+  using Kind = testing::EventKind;
+  const UnitId unit = event.unit;
+  switch (event.event) {
+    case TrainerEventKind::begin_micro_batch:
+      to = {.kind = Kind::begin_micro_batch};
+      return true;
+    case TrainerEventKind::end_micro_batch:
+      to = {.kind = Kind::end_micro_batch};
+      return true;
+    case TrainerEventKind::begin_use:
+      to = {.kind = event.backward ? Kind::begin_backward : Kind::begin_forward, .id = unit};
+      return true;
+    case TrainerEventKind::end_use:
+      to = {.kind = event.backward ? Kind::end_backward : Kind::end_forward, .id = unit};
+      return true;
+    case TrainerEventKind::begin_eval:
+      to = {.kind = Kind::begin_eval};
+      return true;
+    case TrainerEventKind::end_eval:
+      to = {.kind = Kind::end_eval};
+      return true;
+    case TrainerEventKind::step_end:
+      to = {.kind = Kind::step_end};
+      return true;
+    case TrainerEventKind::begin_update:
+      to = {.kind = Kind::begin_update};
+      return true;
+    case TrainerEventKind::updated:
+      to = {.kind = Kind::updated, .id = event.bucket};
+      return true;
+    case TrainerEventKind::abandon_use:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+Invariants::Invariants(Simulation& simulation, int reference_rank)
+    : simulation_(simulation),
+      reference_rank_(reference_rank),
+      ranks_(static_cast<std::size_t>(simulation.ranks())) {}
+
+void Invariants::runtime_begins(int rank, Runtime& runtime) {
+  RankView& own = view(rank);
+  own.runtime = &runtime;
+  own.buckets.resize(runtime.bucket_plan().buckets.size());
+  if (rank == reference_rank_) {
+    own.plan = std::make_unique<SchedulePlan>(
+        make_schedule_plan(runtime.model(), runtime.bucket_plan(), runtime.memory_plan()));
+    own.reference = std::make_unique<testing::ReferenceSchedule>(*own.plan);
+  }
+}
+
+void Invariants::runtime_ends(int rank) {
+  view(rank).runtime = nullptr;
+  view(rank).reference.reset();
+}
+
+Invariants::BucketView& Invariants::bucket(const ActorTag& tag) {
+  std::vector<BucketView>& buckets = view(tag.rank).buckets;
+  if (tag.bucket >= buckets.size()) {
+    buckets.resize(tag.bucket + 1);
+  }
+  return buckets[tag.bucket];
+}
+
+std::string Invariants::place(const ActorTag& tag) {
+  return to_string(tag) + ": ";
+}
+
+void Invariants::sent(const Sent& message) {
+  ++messages_;
+  RankView& own = view(message.to.rank);
+  if (message.to.kind == ActorTag::Kind::bucket) {
+    bucket(message.to).mail.push_back(message);
+    own.stopped =
+        own.stopped || message.kind == Sent::Kind::abandon || message.kind == Sent::Kind::stop;
+    if (is_decision(message.kind)) {
+      own.decisions.push_back(message);
+      slots_as_planned(message);
+    }
+  } else if (message.to.kind == ActorTag::Kind::scheduler) {
+    own.scheduler_mail.push_back(message);
+  }
+  tickets_retire_once(message);
+}
+
+void Invariants::launched(int rank, const LaunchRecord& record) {
+  launches_follow_one_list(rank, record);
+  view(rank).streaming.emplace(record.ticket, false);
+}
+
+void Invariants::handled(const ActorTag& actor) {
+  if (actor.kind == ActorTag::Kind::bucket) {
+    std::deque<Sent>& mail = bucket(actor).mail;
+    const Sent message = mail.front();
+    mail.pop_front();
+    state_changes_by_the_table(actor, message);
+  } else if (actor.kind == ActorTag::Kind::scheduler) {
+    RankView& own = view(actor.rank);
+    const Sent event = own.scheduler_mail.front();
+    own.scheduler_mail.pop_front();
+    if (event.kind == Sent::Kind::trainer_event && own.runtime != nullptr && !own.stopped) {
+      bytes_as_planned(actor.rank);
+      decisions_follow_the_rules(actor.rank, event);
+    }
+    own.decisions.clear();
+  }
+}
+
+/// The table of design section 2, written down once more: what a message makes of a state.
+void Invariants::state_changes_by_the_table(const ActorTag& tag, const Sent& message) {
+  using Kind = Sent::Kind;
+  BucketView& own = bucket(tag);
+  const Life before = own.life;
+  const bool full = before == Life::gathering || before == Life::ready;
+  bool row = true;
+  if (message.kind == Kind::abandon || message.kind == Kind::stop) {
+    own.life = Life::failed;
+  } else if (before == Life::failed || !is_decision(message.kind) ||
+             message.kind == Kind::contribute || message.kind == Kind::reduce) {
+    // stays
+  } else if (message.kind == Kind::gather) {
+    row = before == Life::sharded;
+    own.life = Life::gathering;
+  } else if (message.kind == Kind::begin_use) {
+    row = full || before == Life::in_use;
+    own.life = Life::in_use;
+    ++own.uses;
+  } else if (message.kind == Kind::end_use) {
+    row = before == Life::in_use;
+    own.life = --own.uses == 0 ? Life::ready : Life::in_use;
+  } else {
+    row = full;
+    own.life = Life::sharded;
+  }
+  if (!row) {
+    simulation_.violated(table, place(tag) + "no row for '" + to_string(message) + "'");
+  }
+  if (Runtime* runtime = view(tag.rank).runtime; runtime != nullptr) {
+    const auto right = static_cast<int>(own.life);
+    const auto found = static_cast<int>(runtime->impl().state(tag.bucket));
+    if (found != right) {
+      simulation_.violated(table, place(tag) + "is in state " + std::to_string(found) + ", not " +
+                                      std::to_string(right) + ", after '" + to_string(message) +
+                                      "'");
+    }
+  }
+}
+
+void Invariants::slots_as_planned(const Sent& message) {
+  RankView& rank = view(message.to.rank);
+  BucketView& own = bucket(message.to);
+  const auto wrong = [&](const std::string& what) {
+    simulation_.violated(planned, place(message.to) + what);
+  };
+  const auto taken = [&](SlotId BucketView::* slot) {
+    return std::ranges::any_of(
+        rank.buckets, [&](const BucketView& other) { return other.*slot == message.slot; });
+  };
+  switch (message.kind) {
+    case Sent::Kind::gather:
+      if (own.slot != no_slot || taken(&BucketView::slot)) {
+        wrong("is gathered into slot " + std::to_string(message.slot) + ", which is taken");
+      }
+      own.slot = message.slot;
+      own.pins = 0;
+      own.used = false;
+      break;
+    case Sent::Kind::begin_use:
+      if (own.slot == no_slot) {
+        wrong("a use of a bucket that is not held");
+      }
+      ++own.pins;
+      own.used = true;
+      break;
+    case Sent::Kind::end_use:
+      if (--own.pins < 0) {
+        wrong("released more often than used");
+      }
+      break;
+    case Sent::Kind::evict:
+    case Sent::Kind::step_end:
+      if (own.slot == no_slot || own.pins > 0) {
+        wrong(own.pins > 0 ? "evicted while in use" : "evicted, but not held");
+      }
+      own.slot = no_slot;
+      break;
+    case Sent::Kind::contribute:
+      if (own.gradient_slot != no_slot || taken(&BucketView::gradient_slot)) {
+        wrong("fills gradient slot " + std::to_string(message.slot) + ", which is taken");
+      }
+      own.gradient_slot = message.slot;
+      break;
+    case Sent::Kind::reduce:
+      if (own.gradient_slot != message.slot) {
+        wrong("reduces a gradient slot that it does not fill");
+      }
+      own.gradient_slot = no_slot;
+      break;
+    default:
+      break;
+  }
+}
+
+void Invariants::bytes_as_planned(int rank) {
+  RankView& own = view(rank);
+  const MemoryPlan& plan = own.runtime->memory_plan();
+  std::int64_t bytes = 0;
+  std::int64_t gradient_bytes = 0;
+  int unused = 0;
+  const auto class_of = [&](const SlotPlan& slots, std::size_t id, SlotId slot) {
+    const SlotClass& its = slots.classes[slots.class_of[id]];
+    if (slot < its.first || slot >= its.first + its.count) {
+      simulation_.violated(planned, "rank " + std::to_string(rank) + " bucket " +
+                                        std::to_string(id) + " is in a slot of another class");
+    }
+    return its.bytes_per_slot;
+  };
+  for (std::size_t id = 0; id < own.buckets.size(); ++id) {
+    const BucketView& each = own.buckets[id];
+    if (each.slot != no_slot) {
+      bytes += class_of(plan.parameters, id, each.slot);
+      unused += each.used ? 0 : 1;
+    }
+    if (each.gradient_slot != no_slot) {
+      gradient_bytes += class_of(plan.gradients, id, each.gradient_slot);
+    }
+  }
+  const DeviceCounters& counters = simulation_.device(rank).counters();
+  if (counters.unsharded_bytes != bytes || counters.gradient_bytes != gradient_bytes ||
+      bytes > plan.parameters.bytes || gradient_bytes > plan.gradients.bytes) {
+    simulation_.violated(planned, "rank " + std::to_string(rank) + " holds " +
+                                      std::to_string(bytes) + " bytes of parameters and " +
+                                      std::to_string(gradient_bytes) + " of gradients, counts " +
+                                      std::to_string(counters.unsharded_bytes) + " and " +
+                                      std::to_string(counters.gradient_bytes));
+  }
+  if (unused > plan.prefetch_depth) {
+    simulation_.violated(planned, "rank " + std::to_string(rank) + " holds " +
+                                      std::to_string(unused) +
+                                      " buckets gathered ahead; the depth is " +
+                                      std::to_string(plan.prefetch_depth));
+  }
+}
+
+void Invariants::launches_follow_one_list(int rank, const LaunchRecord& record) {
+  const std::size_t place = view(rank).launched++;
+  if (record.ticket != place + 1) {
+    simulation_.violated(one_list, "rank " + std::to_string(rank) + " launches ticket " +
+                                       std::to_string(record.ticket) + " in place " +
+                                       std::to_string(place + 1));
+  }
+  if (place == launches_.size()) {
+    launches_.push_back(record);
+  } else if (!(launches_[place] == record)) {
+    simulation_.violated(one_list, "rank " + std::to_string(rank) + " launches " +
+                                       to_string(record) + ", another rank " +
+                                       to_string(launches_[place]));
+  }
+}
+
+void Invariants::decisions_follow_the_rules(int rank, const Sent& event) {
+  RankView& own = view(rank);
+  testing::Event same;
+  if (own.reference == nullptr || !translate(event, same)) {
+    return;
+  }
+  const std::vector<Decision> right = own.reference->decide(same);
+  const auto equal = [](const Sent& message, const Decision& decision) {
+    const bool has_slot = message.slot != no_slot;
+    return message.kind == kind_of(decision.command) && message.to.bucket == decision.bucket &&
+           (!has_slot || message.slot == decision.slot);
+  };
+  if (!std::ranges::equal(own.decisions, right, equal)) {
+    std::string text = "rank " + std::to_string(rank) + ", after '" + to_string(event) +
+                       "' the scheduler decides:";
+    for (const Sent& message : own.decisions) {
+      text += "\n      " + to_string(message);
+    }
+    text += "\n    by the rules:";
+    for (const Decision& decision : right) {
+      Sent message{.kind = kind_of(decision.command),
+                   .to = {ActorTag::Kind::bucket, rank, decision.bucket},
+                   .slot = decision.slot};
+      text += "\n      " + to_string(message);
+    }
+    simulation_.violated(one_list, text);
+  }
+}
+
+void Invariants::tickets_retire_once(const Sent& message) {
+  RankView& own = view(message.to.rank);
+  const auto wrong = [&](const std::string& what) {
+    simulation_.violated(
+        retire_once, place(message.to) + "ticket " + std::to_string(message.ticket) + " " + what);
+  };
+  switch (message.kind) {
+    case Sent::Kind::gather:
+    case Sent::Kind::reduce:
+      if (message.ticket <= own.last_requested) {
+        wrong("comes after ticket " + std::to_string(own.last_requested));
+      }
+      own.last_requested = message.ticket;
+      own.open.emplace(message.ticket, message.to.bucket);
+      break;
+    case Sent::Kind::stream_done: {
+      const auto found = own.streaming.find(message.ticket);
+      if (found != own.streaming.end() && std::exchange(found->second, true)) {
+        wrong("ends twice on its stream");
+      }
+      break;
+    }
+    case Sent::Kind::completed: {
+      const auto found = own.open.find(message.ticket);
+      if (found == own.open.end() || found->second != message.to.bucket) {
+        wrong("is completed, but was not requested from this bucket, or twice");
+        break;
+      }
+      own.open.erase(found);
+      const auto streaming = own.streaming.find(message.ticket);
+      if (streaming != own.streaming.end() && !streaming->second) {
+        wrong("is completed before its end on the stream");
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+void Invariants::expect_all_answered() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankView& own = ranks_[rank];
+    const std::string place = "rank " + std::to_string(rank);
+    for (const auto& [ticket, done] : own.streaming) {
+      if (!done) {
+        simulation_.violated(answered, place + ": ticket " + std::to_string(ticket) +
+                                           " was launched and never ended");
+      }
+    }
+    if (!own.open.empty() && !own.stopped) {
+      simulation_.violated(answered, place + ": ticket " + std::to_string(own.open.begin()->first) +
+                                         " was requested and never completed");
+    }
+  }
+}
+
+}  // namespace troupe::test

@@ -1,0 +1,90 @@
+/// What is always true, looked at after every message, one function each. Numbers are those of
+/// README.md. Written from the rules; of the code under test it uses names and views only.
+///
+/// Here are those that messages show. Invariant 5 is the access log's, 6, 7 and 9 are found by the
+/// trainers (model_trainer.cpp), the end of a run by outcome.cpp.
+#pragma once
+
+#include "simulation.hpp"
+#include "troupe/runtime/runtime.hpp"
+#include "troupe/test/core/schedule_reference.hpp"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::test {
+
+class Invariants final : public Watcher {
+ public:
+  /// The schedule is compared with the reference on one rank (that is slow); the others launch the
+  /// same.
+  Invariants(Simulation& simulation, int reference_rank);
+
+  /// From here to `runtime_ends` the rank's runtime is looked at.
+  void runtime_begins(int rank, Runtime& runtime);
+  void runtime_ends(int rank);
+
+  // Watcher
+  void sent(const Sent& message) override;
+  void launched(int rank, const LaunchRecord& record) override;
+  void handled(const ActorTag& actor) override;
+
+  /// Once all ranks have ended.
+  void expect_all_answered();
+  /// The common list of launches.
+  const std::vector<LaunchRecord>& launches() const { return launches_; }
+  std::uint64_t messages() const { return messages_; }
+
+ private:
+  enum class Life : std::uint8_t { sharded, gathering, in_use, ready, failed };
+  struct BucketView {
+    // As of the messages handled.
+    Life life = Life::sharded;
+    int uses = 0;
+    std::deque<Sent> mail;
+    // As of the messages sent, that is in the scheduler's view.
+    SlotId slot = no_slot;
+    int pins = 0;
+    bool used = false;
+    SlotId gradient_slot = no_slot;
+  };
+  struct RankView {
+    Runtime* runtime = nullptr;
+    std::vector<BucketView> buckets;
+    std::deque<Sent> scheduler_mail;
+    std::vector<Sent> decisions;       ///< of the event at hand
+    std::map<Ticket, BucketId> open;   ///< requested from a bucket, not completed
+    std::map<Ticket, bool> streaming;  ///< launched; whether the end on the stream was reported
+    Ticket last_requested = 0;
+    std::size_t launched = 0;
+    bool stopped = false;  ///< it has failed, or a trainer's exception has abandoned a use
+    std::unique_ptr<SchedulePlan> plan;
+    std::unique_ptr<testing::ReferenceSchedule> reference;
+  };
+
+  RankView& view(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  BucketView& bucket(const ActorTag& tag);
+  static std::string place(const ActorTag& tag);
+
+  // 1
+  void state_changes_by_the_table(const ActorTag& tag, const Sent& message);
+  // 2
+  void slots_as_planned(const Sent& message);
+  void bytes_as_planned(int rank);
+  // 3
+  void launches_follow_one_list(int rank, const LaunchRecord& record);
+  void decisions_follow_the_rules(int rank, const Sent& event);
+  // 4
+  void tickets_retire_once(const Sent& message);
+
+  Simulation& simulation_;
+  const int reference_rank_;
+  std::vector<RankView> ranks_;
+  std::vector<LaunchRecord> launches_;
+  std::uint64_t messages_ = 0;
+};
+
+}  // namespace troupe::test

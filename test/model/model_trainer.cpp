@@ -1,0 +1,320 @@
+#include "model_trainer.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <stdexcept>
+
+namespace troupe::test {
+
+namespace {
+
+constexpr const char* latest_update = "6: a use sees the parameters of the latest update";
+constexpr const char* exactly_once = "7: every contribution reaches the main gradient once";
+constexpr const char* equals_unsharded = "9: sharded training equals unsharded training";
+
+std::int64_t bytes_of(const TensorView& view) {
+  return view.numel * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+std::vector<float> values_of(const TensorView& view) {
+  std::vector<float> values;
+  values.reserve(static_cast<std::size_t>(view.numel));
+  if (view.dtype == DType::f32) {
+    const auto source = view.as<float>();
+    values.assign(source.begin(), source.end());
+  } else {
+    for (const BFloat16 value : view.as<BFloat16>()) {
+      values.push_back(to_float(value));
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+ModelTrainer::ModelTrainer(Simulation& simulation,
+                           const ModelWorld& model_world,
+                           const Expected& expected,
+                           World& world)
+    : simulation_(simulation),
+      model_world_(model_world),
+      expected_(expected),
+      world_(world),
+      rank_(world.rank()),
+      runtime_(world, model_world.model, model_world.options) {
+  SimulatedDevice& device = simulation.device(rank_);
+  if (model_world.worker_stream) {
+    compute_stream_ = &device.create_simulated_stream("compute");
+  }
+  if (model_world.worker_update) {
+    update_stream_ = &device.create_simulated_stream("update");
+  }
+}
+
+ModelTrainer::~ModelTrainer() {
+  *alive_ = std::uncaught_exceptions() == 0;
+}
+
+void ModelTrainer::train() {
+  runtime_.initialize([](ParameterView parameter) {
+    for (std::size_t i = 0; i < parameter.data.size(); ++i) {
+      parameter.data[i] = initial_value(parameter.name, i);
+    }
+  });
+  for (std::size_t index = 0; index < model_world_.steps.size(); ++index) {
+    step(index);
+  }
+  for (const Parameter& parameter : runtime_.model().parameters()) {
+    const std::vector<float> values = runtime_.full_parameter(parameter.full_name);
+    if (values != expected_.weights.back()[parameter.id]) {
+      simulation_.violated(equals_unsharded, "parameter " + parameter.full_name + " on rank " +
+                                                 std::to_string(rank_));
+    }
+  }
+}
+
+void ModelTrainer::step(std::size_t index) {
+  simulation_.enter_section(rank_);
+  const StepProgram& program = model_world_.steps[index];
+  for (std::size_t batch = 0; batch < program.size(); ++batch) {
+    micro_batch(program[batch], {rank_, static_cast<int>(index), static_cast<int>(batch)});
+  }
+  if (model_world_.all_reduce_each_step) {
+    all_reduce(index);
+  }
+  runtime_.finish_gradients();
+  if (simulation_.device(rank_).counters().gradient_bytes != 0) {
+    simulation_.violated(
+        exactly_once, "rank " + std::to_string(rank_) + " holds gradients after the end of a step");
+  }
+  update(index);
+  if (model_world_.update_again) {
+    update_again();
+  }
+  ++version_;
+  simulation_.leave_section(rank_);
+}
+
+/// Where faults of the trainer are.
+void ModelTrainer::next_operation() {
+  const PlannedFault& fault = model_world_.fault;
+  if (fault.rank == rank_ && fault.at == operations_) {
+    if (fault.kind == PlannedFault::Kind::exception) {
+      throw std::runtime_error("planned exception");
+    }
+    if (fault.kind == PlannedFault::Kind::death) {
+      simulation_.freeze(rank_);
+    }
+  }
+  ++operations_;
+}
+
+void ModelTrainer::micro_batch(const MicroBatchProgram& program, const Data& data) {
+  std::optional<MicroBatch> scope;
+  if (program.empty() || program.front().kind != Op::outside) {
+    scope.emplace(runtime_.micro_batch());
+  }
+  activations_ = std::make_shared<Activations>();
+  std::deque<Use> open;
+  std::optional<Eval> eval;
+  for (const Op& op : program) {
+    next_operation();
+    switch (op.kind) {
+      case Op::forward:
+      case Op::begin_forward: {
+        Use use = runtime_.forward(static_cast<UnitId>(op.unit), compute_stream_);
+        forward(use, op.unit, data, eval.has_value());
+        if (op.kind == Op::begin_forward) {
+          open.push_back(std::move(use));
+        }
+        break;
+      }
+      case Op::backward:
+      case Op::begin_backward: {
+        Use use = runtime_.backward(static_cast<UnitId>(op.unit), compute_stream_);
+        backward(use, op, data);
+        if (op.kind == Op::begin_backward) {
+          open.push_back(std::move(use));
+        }
+        break;
+      }
+      case Op::end:
+        open.pop_back();
+        break;
+      case Op::begin_eval:
+        eval_activations_ = std::make_shared<Activations>();
+        eval.emplace(runtime_.eval());
+        break;
+      case Op::end_eval:
+        eval.reset();
+        break;
+      case Op::outside:
+        break;
+    }
+  }
+}
+
+/// On the trainer's thread its time passes here; on a stream it is issued.
+void ModelTrainer::compute(const char* what,
+                           std::uint64_t number,
+                           bool on_stream,
+                           std::vector<Access> accesses,
+                           std::function<void()> work) {
+  const Duration time =
+      std::chrono::microseconds{simulation_.chooser().draw(model_world_.compute_time)};
+  if (on_stream) {
+    SimulatedStream& stream = *what == 'u' ? *update_stream_ : *compute_stream_;
+    stream.run(what, number, time, std::move(accesses), [alive = alive_, work = std::move(work)] {
+      if (*alive) {
+        work();
+      }
+    });
+    return;
+  }
+  const AccessLog::Id id = simulation_.accesses().begin({what, number, rank_}, std::move(accesses));
+  if (time > Duration::zero()) {
+    simulation_.sleep(rank_, time);
+  }
+  simulation_.accesses().end(id);
+  work();
+}
+
+void ModelTrainer::compare(const TensorView& view, ParameterId parameter, std::size_t version) {
+  const std::vector<float>& right = expected_.weights[version][parameter];
+  const std::vector<float> values = values_of(view);
+  const bool narrow = view.dtype != DType::f32;
+  const auto same = [narrow](float value, float expected) {
+    return value == (narrow ? through_bf16(expected) : expected);
+  };
+  if (!std::ranges::equal(values, right, same)) {
+    simulation_.violated(
+        latest_update, "rank " + std::to_string(rank_) + " sees other values of '" +
+                           runtime_.model().parameters()[parameter].full_name + "' than those of " +
+                           std::to_string(version) + " updates");
+  }
+}
+
+void ModelTrainer::forward(const Use& use, std::size_t unit, const Data& data, bool in_eval) {
+  std::vector<TensorView> views;
+  std::vector<Access> accesses;
+  const std::vector<UnitParameter>& parameters = runtime_.model().units()[unit].parameters;
+  for (const UnitParameter& each : parameters) {
+    views.push_back(use[each.name]);
+    accesses.push_back({views.back().data, bytes_of(views.back()), false});
+  }
+  compute("forward of unit", unit, compute_stream_ != nullptr, std::move(accesses),
+          [this, unit, data, views, &parameters, version = version_,
+           activations = in_eval ? eval_activations_ : activations_] {
+            std::vector<std::vector<float>> values;
+            for (std::size_t i = 0; i < views.size(); ++i) {
+              compare(views[i], parameters[i].parameter, version);
+              values.push_back(values_of(views[i]));
+            }
+            const std::vector<std::span<const float>> spans(values.begin(), values.end());
+            static_cast<void>(activations->forward(data, unit, spans));
+          });
+}
+
+void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
+  struct Pair {
+    TensorView parameter;
+    ParameterId id = 0;
+    std::optional<GradientView> gradient;
+  };
+  std::vector<Pair> pairs;
+  std::vector<Access> accesses;
+  for (const UnitParameter& each : runtime_.model().units()[op.unit].parameters) {
+    Pair pair{use[each.name], each.parameter, {}};
+    accesses.push_back({pair.parameter.data, bytes_of(pair.parameter), false});
+    if (runtime_.model().parameters()[each.parameter].spec.trainable &&
+        op.touches(pairs.size(), rank_)) {
+      pair.gradient = use.gradient(each.name);
+      accesses.push_back(
+          {pair.gradient->data,
+           pair.gradient->numel * static_cast<std::int64_t>(size_of(pair.gradient->dtype)), true});
+    }
+    pairs.push_back(pair);
+  }
+  compute("backward of unit", op.unit, compute_stream_ != nullptr, std::move(accesses),
+          [this, unit = op.unit, data, pairs = std::move(pairs), version = version_,
+           activations = activations_] {
+            std::size_t i = 0;
+            for (const Pair& pair : pairs) {
+              compare(pair.parameter, pair.id, version);
+              const std::vector<float> values = values_of(pair.parameter);
+              for (std::size_t j = 0; j < values.size(); ++j, ++i) {
+                if (pair.gradient) {
+                  const float g = activations->gradient(data, unit, i, values[j]);
+                  float& out = pair.gradient->as<float>()[j];
+                  out = pair.gradient->accumulate ? out + g : g;
+                }
+              }
+            }
+            activations->backward_done(unit);
+          });
+}
+
+/// p = p − 0.125 · g, as the reference has it; compares the gradients first.
+void ModelTrainer::update(std::size_t step) {
+  const bool on_stream =
+      update_stream_ != nullptr && (!model_world_.mixed_updates || step % 2 == 0);
+  Update update = runtime_.update(on_stream ? update_stream_ : nullptr);
+  for (std::size_t i = 0; i < update.shard_count(); ++i) {
+    const std::size_t index = model_world_.update_backwards ? update.shard_count() - 1 - i : i;
+    const ShardView shard = update.shard(index);
+    if (shard.trainable) {
+      const auto bytes = static_cast<std::int64_t>(shard.weights.size_bytes());
+      compute("update of bucket", shard.bucket, on_stream,
+              {{shard.weights.data(), bytes, true}, {shard.gradients.data(), bytes, false}},
+              [this, step, shard] {
+                const auto& members = runtime_.bucket_plan().buckets[shard.bucket].parameters;
+                for (const ShardPiece& piece : shard.pieces) {
+                  const auto& right = expected_.gradients[step][members[piece.index]];
+                  if (!std::equal(shard.gradients.begin() + piece.shard_offset,
+                                  shard.gradients.begin() + piece.shard_offset + piece.numel,
+                                  right.begin() + piece.parameter_offset)) {
+                    simulation_.violated(exactly_once,
+                                         "rank " + std::to_string(rank_) + ", bucket " +
+                                             std::to_string(shard.bucket) + ", step " +
+                                             std::to_string(step) +
+                                             ": the gradient is not the sum of all contributions");
+                  }
+                }
+                for (std::size_t j = 0; j < shard.weights.size(); ++j) {
+                  shard.weights[j] = shard.weights[j] - 0.125F * shard.gradients[j];
+                }
+              });
+    }
+    update.finish(static_cast<BucketId>(index));
+  }
+}
+
+/// Doubles and halves every weight, as somebody might who looks at them in between.
+void ModelTrainer::update_again() {
+  Update update = runtime_.update();
+  for (std::size_t index = 0; index < update.shard_count(); ++index) {
+    const ShardView shard = update.shard(index);
+    compute("second update of bucket", shard.bucket, false,
+            {{shard.weights.data(), static_cast<std::int64_t>(shard.weights.size_bytes()), true}},
+            [shard] {
+              for (float& weight : shard.weights) {
+                weight = weight * 2.0F * 0.5F;
+              }
+            });
+  }
+}
+
+void ModelTrainer::all_reduce(std::size_t step) {
+  const float own = static_cast<float>(rank_ + 1) * static_cast<float>(step + 1);
+  std::vector<float> values{own, 2.0F * own};
+  world_.all_reduce(values);
+  const float sum =
+      static_cast<float>(world_.size() * (world_.size() + 1) / 2) * static_cast<float>(step + 1);
+  if (values != std::vector<float>{sum, 2.0F * sum}) {
+    simulation_.violated(equals_unsharded, "an all_reduce of the trainer's own is wrong on rank " +
+                                               std::to_string(rank_));
+  }
+}
+
+}  // namespace troupe::test

@@ -1,0 +1,113 @@
+#include "model_world.hpp"
+
+#include <algorithm>
+
+namespace troupe::test {
+
+const char* to_string(PlannedFault::Kind kind) {
+  switch (kind) {
+    case PlannedFault::Kind::none:
+      return "no fault";
+    case PlannedFault::Kind::collective_error:
+      return "an error in a collective";
+    case PlannedFault::Kind::collective_hang:
+      return "a collective that hangs";
+    case PlannedFault::Kind::device_error:
+      return "a device error";
+    case PlannedFault::Kind::exception:
+      return "an exception of the trainer";
+    case PlannedFault::Kind::death:
+      return "the death of a rank";
+    case PlannedFault::Kind::haste:
+      return "deadlines while devices are slow";
+  }
+  return "?";
+}
+
+std::string ModelWorld::text() const {
+  const BucketPlan plan = plan_buckets(model, options.bucket_bytes);
+  std::string text = std::to_string(ranks) + " ranks, " + std::to_string(model.units().size()) +
+                     " units, " + std::to_string(plan.buckets.size()) + " buckets, " +
+                     std::to_string(steps.size()) + " steps, depth " +
+                     (options.prefetch_depth ? std::to_string(*options.prefetch_depth) : "default");
+  text += worker_stream ? ", computes on a stream" : ", computes on its thread";
+  text += worker_update ? ", updates on a stream, " : ", ";
+  text += to_string(fault.kind);
+  if (fault.kind != PlannedFault::Kind::none && fault.kind != PlannedFault::Kind::haste) {
+    text += " (rank " + std::to_string(fault.rank) + ", number " + std::to_string(fault.at) + ")";
+  }
+  return text;
+}
+
+namespace {
+
+PlannedFault random_fault(Random& random, int ranks) {
+  using Kind = PlannedFault::Kind;
+  if (!random.percent(30)) {
+    return {};
+  }
+  PlannedFault fault;
+  fault.kind = random.of<Kind>({Kind::collective_error, Kind::collective_hang, Kind::device_error,
+                                Kind::exception, Kind::death, Kind::haste});
+  fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+  fault.at = random.below(random.of<std::uint64_t>({3, 20, 60}));
+  return fault;
+}
+
+}  // namespace
+
+ModelWorld random_world(std::uint64_t seed) {
+  constexpr std::size_t buckets_max = 12;
+  constexpr std::size_t steps_max = 3;
+  Random random(seed * 0x51'7c'c1 + 11);
+  ModelWorld world;
+  do {
+    world.model = random_model(random);
+  } while (plan_buckets(world.model, 0).buckets.size() > buckets_max);
+  world.ranks = random.of<int>({1, 2, 2, 2, 3, 3, 4, 5, 7, 8});
+  RandomProgram programs(random, world.model, world.ranks);
+  const std::size_t steps = 1 + random.below(steps_max);
+  while (world.steps.size() < steps) {
+    StepProgram program;
+    const std::size_t micro_batches = 1 + random.below(2);
+    for (std::size_t batch = 0; batch < micro_batches; ++batch) {
+      if (random.percent(10)) {
+        program.push_back(programs.eval_pass());
+      }
+      program.push_back(programs.micro_batch());
+    }
+    world.steps.push_back(program);
+    if (world.steps.size() < steps && random.percent(50)) {
+      world.steps.push_back(program);  // the same order once more: what was learned is used
+    }
+  }
+  world.options = random_options(random, world.model, world.ranks, world.steps);
+  world.worker_stream = random.percent(40);
+  world.worker_update = random.percent(50);
+  world.mixed_updates = random.percent(40);
+  world.update_again = random.percent(20);
+  world.update_backwards = random.percent(30);
+  world.all_reduce_each_step = random.percent(30);
+  world.fault = random_fault(random, world.ranks);
+  for (int rank = 0; rank < world.ranks; ++rank) {
+    auto& weights = world.weights.emplace_back();
+    for (std::uint32_t& weight : weights) {
+      weight = random.of<std::uint32_t>({1, 8, 8, 64});
+    }
+  }
+  world.compute_time = random.of<std::uint64_t>({1, 4, 100});
+  world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
+  return world;
+}
+
+Expected::Expected(const ModelWorld& world) {
+  Reference reference(world.model, world.ranks, OptimizerKind::sgd);
+  weights.push_back(reference.weights());
+  for (std::size_t step = 0; step < world.steps.size(); ++step) {
+    static_cast<void>(reference.step(world.steps[step], static_cast<int>(step)));
+    gradients.push_back(reference.gradients());
+    weights.push_back(reference.weights());
+  }
+}
+
+}  // namespace troupe::test

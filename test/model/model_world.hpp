@@ -1,0 +1,66 @@
+/// What one simulated training looks like: a model, options, programs of its steps, how fast ranks
+/// and network are, and what goes wrong. Drawn from a seed; the schedule is not part of it.
+#pragma once
+
+#include "troupe/test/support/program_random.hpp"
+#include "troupe/test/support/reference.hpp"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::test {
+
+/// Something that goes wrong, where the real world has it.
+struct PlannedFault {
+  enum class Kind : std::uint8_t {
+    none,
+    collective_error,  ///< the `at`-th collective of the world ends with an error on `rank`
+    collective_hang,   ///< … never ends
+    device_error,      ///< the `at`-th piece of work on `rank`'s device fails
+    exception,         ///< `rank`'s trainer throws before its `at`-th operation
+    death,             ///< `rank` stands still from its `at`-th operation on
+    haste,             ///< deadlines may come while everybody is only slow
+  } kind = Kind::none;
+  int rank = 0;
+  std::uint64_t at = 0;
+};
+
+const char* to_string(PlannedFault::Kind kind);
+
+struct ModelWorld {
+  Model model;
+  Options options;
+  int ranks = 1;
+  std::vector<StepProgram> steps;
+  bool worker_stream = false;         ///< computation on a stream, not on the trainer's thread
+  bool worker_update = false;         ///< the same for updates, …
+  bool mixed_updates = false;         ///< … every second one only
+  bool update_again = false;          ///< a second update, by the trainer's thread, after each
+  bool update_backwards = false;      ///< buckets are updated last to first
+  bool all_reduce_each_step = false;  ///< a collective of the trainer's own
+  PlannedFault fault;
+  /// Per rank: see SimulationOptions::weights.
+  std::vector<std::array<std::uint32_t, 6>> weights;
+  /// Upper limits of what is drawn for each piece of work, in microseconds.
+  std::uint64_t compute_time = 1;
+  std::uint64_t collective_time = 1;
+
+  /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, 2 micro-batches …"
+  std::string text() const;
+};
+
+ModelWorld random_world(std::uint64_t seed);
+
+/// The weights and gradients of every step, from the reference, which knows nothing of the runtime.
+struct Expected {
+  explicit Expected(const ModelWorld& world);
+  /// (steps + 1) (parameters) (elements): before each step, and at the end.
+  std::vector<std::vector<std::vector<float>>> weights;
+  /// (steps) (parameters) (elements): averaged.
+  std::vector<std::vector<std::vector<float>>> gradients;
+};
+
+}  // namespace troupe::test
