@@ -28,6 +28,7 @@ BucketLife::BucketLife(caf::actor_config& config,
       comm_(std::move(comm)),
       supervisor_(std::move(supervisor)) {
   open_.reserve(8);
+  trace(std::nullopt, life_);
 }
 
 BucketLife::behavior_type BucketLife::make_behavior() {
@@ -58,6 +59,21 @@ BucketLife::behavior_type BucketLife::make_behavior() {
   };
 }
 
+/// Counts the bucket elsewhere; not at all before and after its life.
+void BucketLife::trace(std::optional<BucketState> from, std::optional<BucketState> to) const {
+  RankTrace* const trace = state_.config.trace;
+  if (trace == nullptr || from == to) {
+    return;
+  }
+  const TimePoint now = state_.config.clock->now();
+  if (from) {
+    trace->count(counter_of(*from), -1, now);
+  }
+  if (to) {
+    trace->count(counter_of(*to), 1, now);
+  }
+}
+
 bool BucketLife::advance(BucketEvent event) {
   const std::optional<BucketState> next = next_state(life_, event);
   if (!next) {
@@ -65,6 +81,7 @@ bool BucketLife::advance(BucketEvent event) {
           0);
     return false;
   }
+  trace(life_, *next);
   life_ = *next;
   words_.states[setup_.id].store(life_, std::memory_order_relaxed);
   return life_ != BucketState::failed;
@@ -165,6 +182,7 @@ void BucketLife::fault(const std::string& what, Ticket ticket) {
 }
 
 void BucketLife::on_exit() {
+  trace(life_, std::nullopt);
   comm_ = nullptr;
   supervisor_ = nullptr;
   Routed::on_exit();

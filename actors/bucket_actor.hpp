@@ -10,6 +10,7 @@
 #include "troupe/actors/runtime_setup.hpp"
 #include "troupe/core/bucket_state.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ class BucketLife final : public Routed<BucketActor> {
   void on_exit() override;
 
  private:
+  void trace(std::optional<BucketState> from, std::optional<BucketState> to) const;
   /// False if the bucket has failed or the table has no row.
   bool advance(BucketEvent event);
   void gather(const Gather& message);

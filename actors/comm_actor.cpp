@@ -83,6 +83,7 @@ void Comm::issue(const Launch& launch) {
   if (launch.cast.numel > 0) {
     device.cast(stream, DType::f32, launch.cast.from, launch.cast.dtype, launch.cast.to,
                 launch.cast.numel);
+    trace(stream, launch, "cast");
   }
   if (launch.zero.ranges != nullptr) {
     for (const Range& range : *launch.zero.ranges) {
@@ -98,11 +99,14 @@ void Comm::issue(const Launch& launch) {
     follow(stream, launch, false);
     return;
   }
+  trace(stream, launch, to_string(launch.call.op));
   const AccumulateStep& sum = launch.accumulate;
   if (sum.numel > 0 && sum.overwrite) {
     device.cast(stream, sum.dtype, sum.part, DType::f32, sum.sum, sum.numel);
+    trace(stream, launch, "overwrite");
   } else if (sum.numel > 0) {
     device.accumulate(stream, sum.sum, sum.dtype, sum.part, sum.numel);
+    trace(stream, launch, "accumulate");
   }
   const Event recorded = stream.record();
   state_.last_event[index] = recorded;
@@ -112,6 +116,22 @@ void Comm::issue(const Launch& launch) {
   state_.launched.store(launch.call.ticket);
   state_.config.waiter->notify();
   follow(stream, launch, true);
+}
+
+/// What was issued to the stream just now becomes a span when it is over.
+void Comm::trace(Stream& stream, const Launch& launch, const char* what) const {
+  RankTrace* const trace = state_.config.trace;
+  if (trace == nullptr) {
+    return;
+  }
+  const TraceRow row =
+      launch.channel == Channel::gather ? RankTrace::gather_row : RankTrace::reduce_row;
+  stream.notify([trace, row, what, label = std::string(launch.call.label),
+                 ticket = launch.call.ticket,
+                 bucket = launch.call.bucket](const StreamReport& report) {
+    trace->add({row, what, label, report.started, report.finished, ticket, bucket,
+                report.failure.has_value()});
+  });
 }
 
 /// Hears of the end of what was issued for a ticket, whether the collective was launched or not.

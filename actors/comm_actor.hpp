@@ -35,6 +35,7 @@ class Comm final : public Routed<CommActor> {
 
   void receive(const Launch& launch);
   void issue(const Launch& launch);
+  void trace(Stream& stream, const Launch& launch, const char* what) const;
   void follow(Stream& stream, const Launch& launch, bool launched);
   void complete(const StreamDone& message);
   void check_held_back();

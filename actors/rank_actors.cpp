@@ -153,7 +153,7 @@ void RankActors::collective(Channel channel, CollectiveCall call, const EventSet
   launch.own = own;
   impl_->tell(impl_->comm, std::move(launch));
   try {
-    wait(call.ticket, [&] { return own->recorded.done(); }, call.label);
+    wait(call.ticket, [&] { return own->recorded.done(); }, to_string(call.op));
   } catch (...) {
     if (!state.config.waiter->wait([&] { return own->over.load(); },
                                    state.config.clock->now() + actor_exit_limit) &&
@@ -189,7 +189,14 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
       throw_if_failed();
       throw Error(failure);  // not even the supervisor gets to run: in no case go on
     }
-    waited_ += state.config.clock->now() - began;
+    if (ticket != 0) {
+      const TimePoint ended = state.config.clock->now();
+      waited_ += ended - began;
+      if (state.config.trace != nullptr) {
+        state.config.trace->add({RankTrace::waits_row, "wait for", what, began, ended, ticket,
+                                 bucket, state.failed.load()});
+      }
+    }
   }
   throw_if_failed();
 }

@@ -71,7 +71,8 @@ class RankActors {
   /// throws, but not before its buffers are free to go.
   void collective(Channel channel, CollectiveCall call, const EventSet& after);
   /// Waits until all tickets up to `ticket` are launched and `done` holds. `what` names the wait in
-  /// the error of a deadline.
+  /// the error of a deadline and in the trace. With ticket 0 it is no wait for communication:
+  /// neither counted nor traced.
   void wait(Ticket ticket, FunctionRef<bool()> done, const char* what, BucketId bucket = no_bucket);
 
   /// Tells the supervisor, and through it every rank. Any failure after the first is ignored.
@@ -83,7 +84,7 @@ class RankActors {
   bool quiesce(Duration limit);
   /// Executor::coordinator, where no comm thread does it: the comm actor looks at its deadline.
   void tick();
-  /// Time that the trainer has spent waiting so far.
+  /// Time that the trainer has spent waiting for communication so far.
   Duration waited() const { return waited_; }
 
   struct Impl;

@@ -10,6 +10,7 @@
 
 #include "troupe/actors/messages.hpp"
 #include "troupe/comm/device.hpp"
+#include "troupe/core/trace.hpp"
 
 #include <array>
 #include <atomic>
@@ -55,6 +56,7 @@ struct RankConfig {
   std::function<void(const Failure&)> abort;
   std::function<void(const LaunchRecord&)> on_launch;  ///< on the comm actor's thread; may be empty
   std::function<void(const std::string&)> log;         ///< failure dumps, a text each; may be empty
+  RankTrace* trace = nullptr;                          ///< null: nothing is recorded
 };
 
 struct RankState {

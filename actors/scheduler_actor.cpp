@@ -150,11 +150,9 @@ void Scheduler::note_last_use(const TrainerEvent& event) {
 
 void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
   const BucketActor& bucket = buckets_[decision.bucket];
-  DeviceCounters& counters = state_.config.device->counters();
   switch (decision.command) {
     case Command::gather: {
-      hold(counters.unsharded_bytes, counters.unsharded_bytes_peak,
-           setup_.slot_bytes[decision.slot]);
+      hold_unsharded(setup_.slot_bytes[decision.slot]);
       Gather gather{decision.ticket, decision.slot, std::exchange(last_uses_[decision.slot], {})};
       gather.after.add(std::exchange(updates_[decision.bucket], {}));
       words_.requested.fetch_add(1);
@@ -169,8 +167,7 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       break;
     case Command::evict:
     case Command::step_end:
-      hold(counters.unsharded_bytes, counters.unsharded_bytes_peak,
-           -setup_.slot_bytes[decision.slot]);
+      hold_unsharded(-setup_.slot_bytes[decision.slot]);
       if (decision.command == Command::evict) {
         send(bucket, Evict{});
       } else {
@@ -178,14 +175,12 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       }
       break;
     case Command::contribute:
-      hold(counters.gradient_bytes, counters.gradient_bytes_peak,
-           setup_.gradient_slot_bytes[decision.slot]);
+      hold_gradient(setup_.gradient_slot_bytes[decision.slot]);
       gradient_slots_[decision.bucket] = decision.slot;
       send(bucket, Contribute{decision.slot});
       break;
     case Command::reduce: {
-      hold(counters.gradient_bytes, counters.gradient_bytes_peak,
-           -setup_.gradient_slot_bytes[decision.slot]);
+      hold_gradient(-setup_.gradient_slot_bytes[decision.slot]);
       gradient_slots_[decision.bucket] = no_slot;
       Reduce reduce{decision.ticket, decision.slot, reduces_[decision.bucket]++ == 0,
                     std::exchange(contributions_[decision.slot], {}), nullptr};
@@ -216,12 +211,27 @@ void Scheduler::abandon(const TrainerEvent& event) {
   }
 }
 
-void Scheduler::hold(std::atomic<std::int64_t>& bytes,
+void Scheduler::hold_unsharded(std::int64_t change) {
+  DeviceCounters& counters = state_.config.device->counters();
+  hold(TraceCounter::unsharded_bytes, counters.unsharded_bytes, counters.unsharded_bytes_peak,
+       change);
+}
+
+void Scheduler::hold_gradient(std::int64_t change) {
+  DeviceCounters& counters = state_.config.device->counters();
+  hold(TraceCounter::gradient_bytes, counters.gradient_bytes, counters.gradient_bytes_peak, change);
+}
+
+void Scheduler::hold(TraceCounter counter,
+                     std::atomic<std::int64_t>& bytes,
                      std::atomic<std::int64_t>& peak,
                      std::int64_t change) {
   const std::int64_t now = bytes.fetch_add(change) + change;
   if (now > peak.load()) {
     peak.store(now);  // the rank's calls form one sequence: no other writer
+  }
+  if (RankTrace* const trace = state_.config.trace; trace != nullptr) {
+    trace->count(counter, change, state_.config.clock->now());
   }
 }
 

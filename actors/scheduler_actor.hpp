@@ -35,9 +35,12 @@ class Scheduler final : public Routed<SchedulerActor> {
   void note_last_use(const TrainerEvent& event);
   void carry_out(const Decision& decision, const TrainerEvent& event);
   void abandon(const TrainerEvent& event);
-  static void hold(std::atomic<std::int64_t>& bytes,
-                   std::atomic<std::int64_t>& peak,
-                   std::int64_t change);
+  void hold_unsharded(std::int64_t change);
+  void hold_gradient(std::int64_t change);
+  void hold(TraceCounter counter,
+            std::atomic<std::int64_t>& bytes,
+            std::atomic<std::int64_t>& peak,
+            std::int64_t change);
 
   RankState& state_;
   SchedulerSetup setup_;

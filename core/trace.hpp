@@ -39,9 +39,8 @@ using TraceRow = std::uint32_t;
 
 struct TraceSpan {
   TraceRow row = 0;
-  std::string_view what{};  ///< "forward", "all_gather": a literal, or text that outlives the trace
-  std::string_view
-      label;  ///< of what: "block.1"; `RankTrace::add` keeps a copy, which its spans show
+  std::string_view what{};   ///< "forward", "all_gather": a literal
+  std::string_view label{};  ///< whose: "block.1"; what `RankTrace` returns is its own copy
   TraceTime begin{};
   TraceTime end{};
   Ticket ticket = 0;  ///< of the collective, also of one that is waited for; 0: none
@@ -49,7 +48,8 @@ struct TraceSpan {
   bool failed = false;  ///< it was dropped or abandoned, or its stream failed
 };
 
-/// Buckets by state, in the order of `BucketState`, over all runtimes of a rank; bytes of slots.
+/// Buckets by state, in the order of `BucketState`, over all runtimes of a rank, as each bucket
+/// sees itself; bytes of slots held, as the scheduler sees it.
 enum class TraceCounter : std::uint8_t {
   sharded,
   gathering,

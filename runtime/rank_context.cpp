@@ -53,7 +53,11 @@ RankContext::RankContext(RankEnvironment environment) : environment_(std::move(e
     config.on_launch = [observer = environment_.on_launch,
                         own = rank()](const LaunchRecord& record) { observer(own, record); };
   }
+  if (environment_.trace != nullptr) {
+    config.trace = &environment_.trace->of_rank(rank());
+  }
   actors_ = std::make_unique<RankActors>(*environment_.actors, std::move(config));
+  compute_log_.emplace(*actors_);
 }
 
 RankContext::~RankContext() {

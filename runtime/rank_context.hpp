@@ -8,6 +8,8 @@
 #include "troupe/actors/rank_actors.hpp"
 #include "troupe/comm/device.hpp"
 #include "troupe/comm/fabric.hpp"
+#include "troupe/core/trace.hpp"
+#include "troupe/runtime/compute_log.hpp"
 #include "troupe/runtime/world.hpp"
 
 #include <atomic>
@@ -31,6 +33,7 @@ struct RankEnvironment {
   std::function<void(const std::string&)> log;  ///< failure dumps
   std::function<void(const std::string&)> warn;
   std::function<void(int, const LaunchRecord&)> on_launch;
+  Trace* trace = nullptr;  ///< null: nothing is recorded
 };
 
 class RankContext {
@@ -44,6 +47,7 @@ class RankContext {
   int size() const { return environment_.fabric->world_size(); }
   Device& device() { return *environment_.device; }
   RankActors& actors() { return *actors_; }
+  ComputeLog& compute_log() { return *compute_log_; }
   const Clock& clock() const { return *environment_.clock; }
   Duration timeout() const { return environment_.timeout; }
   void log(const std::string& text) const;
@@ -86,6 +90,7 @@ class RankContext {
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
   std::unique_ptr<RankActors> actors_;
+  std::optional<ComputeLog> compute_log_;
   std::vector<std::shared_ptr<void>> remains_;
   std::optional<std::string> abandoned_;
   std::atomic<const char*> calling_{nullptr};

@@ -95,11 +95,50 @@ std::string waited_text(const Report& report) {
          std::to_string(report.steps) + (report.steps == 1 ? " step\n" : " steps\n");
 }
 
+std::string duration(std::chrono::nanoseconds time) {
+  const auto seconds = std::chrono::duration<double>(time).count();
+  std::array<char, 48> text{};
+  if (seconds < 1) {
+    std::snprintf(text.data(), text.size(), "%.3f ms", 1e3 * seconds);
+  } else {
+    std::snprintf(text.data(), text.size(), "%.3f s", seconds);
+  }
+  return text.data();
+}
+
+/// "10.000 ms: 7.000 ms (70 %) compute, 2.000 ms (20 %) exposed communication, …"
+std::string split_text(const StepTime& time) {
+  const auto part = [&](std::chrono::nanoseconds own) {
+    const auto whole = static_cast<double>(std::max<std::int64_t>(time.total().count(), 1));
+    std::array<char, 48> percent{};
+    std::snprintf(percent.data(), percent.size(), " (%.0f %%)",
+                  100 * static_cast<double>(own.count()) / whole);
+    return duration(own) + percent.data();
+  };
+  return duration(time.total()) + ": " + part(time.compute) + " compute, " + part(time.exposed) +
+         " exposed communication, " + part(time.other) + " other\n";
+}
+
+std::string time_text(const Report& report) {
+  const std::string not_known = "not known: it computed on a worker stream\n";
+  std::string text;
+  if (report.steps > 0) {
+    text += named("time of the last step") +
+            (report.time_last_step ? split_text(*report.time_last_step) : not_known);
+  }
+  if (report.steps_timed > 0) {
+    text += named("time of " + std::to_string(report.steps_timed) +
+                  (report.steps_timed == 1 ? " step" : " steps")) +
+            split_text(report.time_steps);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const Report& report) {
   return memory_text(report) + collectives_text(report) + prefetch_text(report.schedule) +
-         waited_text(report);
+         waited_text(report) + time_text(report);
 }
 
 }  // namespace troupe

@@ -2,11 +2,13 @@
 #pragma once
 
 #include "troupe/core/schedule.hpp"
+#include "troupe/core/step_time.hpp"
 #include "troupe/core/strategy.hpp"
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace troupe {
@@ -39,8 +41,15 @@ struct Report {
   /// Between the last two step ends.
   std::array<std::uint64_t, collective_count> collectives_last_step{};
   ScheduleCounters schedule;
-  /// Time that the trainer's thread has spent waiting in calls.
+  /// Time that the trainer's thread has spent waiting for communication, in calls of all runtimes
+  /// of this rank and of the world.
   std::chrono::nanoseconds waited{};
+  /// Where the time of the last step went, see [Note: the time of a step] in core/step_time.hpp.
+  /// None if no step has ended, or if it computed on a worker stream.
+  std::optional<StepTime> time_last_step{};
+  /// The sum over the steps of which it is known, and how many those are.
+  StepTime time_steps{};
+  std::uint64_t steps_timed = 0;
 };
 
 /// A few lines for people.

@@ -41,6 +41,24 @@ void RuntimeImpl::finish_gradients() {
     const std::uint64_t now = state.launches[op].load();
     launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
   }
+  note_step_end();
+}
+
+void RuntimeImpl::note_step_end() {
+  const TrainerTime::Reading now = context.compute_log().read();
+  time_last_step_ = between(step_began_.value_or(now), now);
+  if (time_last_step_) {
+    time_steps_ += *time_last_step_;
+    ++steps_timed_;
+  }
+  if (RankTrace* const trace = rank.config().trace; trace != nullptr) {
+    trace->add({.row = steps_row_,
+                .what = "step",
+                .label = std::to_string(steps),
+                .begin = step_began_.value_or(now).time,
+                .end = now.time});
+  }
+  step_began_ = now;
 }
 
 void RuntimeImpl::begin_update(Stream* stream) {
@@ -61,6 +79,12 @@ void RuntimeImpl::begin_update(Stream* stream) {
     await_update(bucket.id, stream);
   }
   updating_ = true;
+  update_ = context.compute_log().begin(stream);
+}
+
+void RuntimeImpl::end_update() {
+  updating_ = false;
+  context.compute_log().end(update_, "update", "", context.abandoned());
 }
 
 void RuntimeImpl::finish_update(BucketId bucket, Stream* stream) {
@@ -187,6 +211,9 @@ Report RuntimeImpl::report() const {
   report.collectives_last_step = launches_last_step_;
   report.schedule = actors_->counters();
   report.waited = rank.waited();
+  report.time_last_step = time_last_step_;
+  report.time_steps = time_steps_;
+  report.steps_timed = steps_timed_;
   return report;
 }
 

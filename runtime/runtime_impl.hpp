@@ -37,7 +37,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void finish_gradients();
   void begin_update(Stream* stream);
   void finish_update(BucketId bucket, Stream* stream);
-  void end_update() { updating_ = false; }
+  void end_update();
   ShardView shard(BucketId bucket);
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
@@ -88,6 +88,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
     bool backward = false;
     Stream* stream = nullptr;
     std::vector<UsedBucket> buckets;
+    ComputeLog::Open computing;
   };
   /// A parameter as a unit finds it.
   struct Place {
@@ -121,6 +122,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   Ranges unwritten(const GradientSlot& slot) const;
   Unwritten unwritten_of(const std::vector<BucketId>& buckets) const;
   void end_use(std::uint32_t use);
+  void close(OpenUse& use, bool abandoned);
+  void note_step_end();
   std::string describe(const OpenUse& use) const;
 
   // Memory, before the actors that work on it.
@@ -141,8 +144,14 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::vector<Stream*> streams_;  ///< that the trainer has computed on
   std::optional<Failure> deferred_;
   bool updating_ = false;
+  ComputeLog::Open update_;  ///< while `updating_`
   std::array<std::uint64_t, collective_count> launches_at_step_{};
   std::array<std::uint64_t, collective_count> launches_last_step_{};
+  TraceRow steps_row_ = 0;  ///< if there is a trace
+  std::optional<TrainerTime::Reading> step_began_;
+  std::optional<StepTime> time_last_step_;
+  StepTime time_steps_;
+  std::uint64_t steps_timed_ = 0;
 };
 
 }  // namespace troupe

@@ -143,6 +143,9 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
   }
   allocate();
   find_places();
+  if (RankTrace* const trace = rank.config().trace; trace != nullptr) {
+    steps_row_ = trace->acquire_row(this, "steps");
+  }
   spawn();
 }
 
@@ -284,6 +287,9 @@ RuntimeImpl::~RuntimeImpl() {
     }
   }
   actors_.reset();
+  if (RankTrace* const trace = rank.config().trace; trace != nullptr) {
+    trace->release_row(steps_row_);
+  }
 }
 
 }  // namespace troupe

@@ -135,6 +135,7 @@ std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream)
     free->open = false;  // the rank has failed: there is no use to end
     throw;
   }
+  free->computing = context.compute_log().begin(stream);
   return static_cast<std::uint32_t>(free - uses_.begin());
 }
 
@@ -164,17 +165,26 @@ void RuntimeImpl::await(const UsedBucket& bucket, Stream* stream) {
 
 void RuntimeImpl::begin_scope(TrainerEventKind kind, const char* what) {
   const Call guard(*this, what);
+  const auto began = step_began_ ? *step_began_ : context.compute_log().read();
   ask({.kind = kind});
   if (kind == TrainerEventKind::begin_micro_batch) {
     gradients_finished = false;
+    step_began_ = began;
   }
+}
+
+/// The computation in a use is over, however it ended.
+void RuntimeImpl::close(OpenUse& use, bool abandoned) {
+  use.open = false;
+  context.compute_log().end(use.computing, use.backward ? "backward" : "forward",
+                            model.units()[use.unit].name, abandoned);
 }
 
 void RuntimeImpl::end_scope(ScopeId id) noexcept {
   try {
     if (rank.failed() || context.abandoned()) {
       if (id.kind == ScopeKind::use) {
-        uses_[id.index].open = false;
+        close(uses_[id.index], false);
       }
       return;  // the next call throws
     }
@@ -208,7 +218,7 @@ void RuntimeImpl::end_scope(ScopeId id) noexcept {
 
 void RuntimeImpl::end_use(std::uint32_t index) {
   OpenUse& use = uses_[index];
-  use.open = false;
+  close(use, false);
   TrainerEvent event{.kind = TrainerEventKind::end_use, .unit = use.unit, .backward = use.backward};
   if (use.stream != nullptr) {
     event.event = use.stream->record();
@@ -247,7 +257,7 @@ void RuntimeImpl::abandon_scope(ScopeId id) noexcept {
     switch (id.kind) {
       case ScopeKind::use: {
         OpenUse& use = uses_[id.index];
-        use.open = false;
+        close(use, true);
         context.abandon(describe(use));
         actors_->ask(
             {.kind = TrainerEventKind::abandon_use, .unit = use.unit, .backward = use.backward});

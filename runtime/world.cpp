@@ -69,6 +69,7 @@ void World::Local::run(const std::function<void(World&)>& body) const {
         spdlog::warn("{}", text);
       };
       environment.on_launch = options_.on_launch;
+      environment.trace = options_.trace;
       contexts.push_back(std::make_unique<RankContext>(std::move(environment)));
       peers.push_back(&contexts.back()->actors());
     }

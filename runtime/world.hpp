@@ -28,6 +28,7 @@ class Device;
 class HostDevice;
 class RankContext;
 struct LaunchRecord;
+class Trace;
 
 struct WorldOptions {
   /// How long a collective waits for a rank that does not take part.
@@ -42,6 +43,8 @@ struct WorldOptions {
   std::function<void(const std::string&)> on_warning{};
   /// Called for every collective as it is launched, with its rank; on the rank's comm thread.
   std::function<void(int rank, const LaunchRecord&)> on_launch{};
+  /// Records what runs when (core/trace.hpp); outlives `run`. Null: nothing is recorded.
+  Trace* trace = nullptr;
 };
 
 class World {

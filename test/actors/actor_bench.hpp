@@ -33,11 +33,11 @@ class NotingCommunicator final : public Communicator {
 
 class ActorBench {
  public:
-  ActorBench()
+  explicit ActorBench(RankTrace* trace = nullptr)
       : system_(configured(config_)),
         unit_(system_),
         stream_(device_.create_host_stream("collectives")),
-        state_(rank_config()) {
+        state_(rank_config(trace)) {
     routing_.coordinator = true;
     supervisor = spawn_lazily<Supervisor>(system_, unit_, routing_, state_);
     comm = spawn_lazily<Comm>(system_, unit_, routing_, state_, supervisor);
@@ -79,11 +79,13 @@ class ActorBench {
     auto& coordinator = dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
     while (!coordinator.jobs.empty()) {
       coordinator.run_once();
+      ++messages;
     }
   }
   /// Lets everything on the stream happen, completions included.
   void finish_stream() {
     while (!stream_.idle() && stream_.step()) {
+      ++stream_steps;
     }
     run();
   }
@@ -101,6 +103,8 @@ class ActorBench {
   SupervisorActor supervisor;
   CommActor comm;
   std::vector<std::string> logs;
+  int messages = 0;      ///< handled so far
+  int stream_steps = 0;  ///< operations and notifications of the stream, so far
 
  private:
   class NoWaiter final : public Waiter {
@@ -113,7 +117,7 @@ class ActorBench {
     config.set("scheduler.policy", caf::atom("testing"));
     return config;
   }
-  RankConfig rank_config() {
+  RankConfig rank_config(RankTrace* trace) {
     RankConfig config;
     config.device = &device_;
     config.queues = {RankConfig::Queue{&communicator, &stream_},
@@ -123,6 +127,7 @@ class ActorBench {
     config.timeout = std::chrono::seconds{10};
     config.report_failure = [](Failure failure) { return failure; };
     config.abort = [this](const Failure& failure) { communicator.abort(failure); };
+    config.trace = trace;
     config.log = [this](const std::string& text) { logs.push_back(text); };
     return config;
   }

@@ -63,11 +63,13 @@ struct LaunchLog {
 /// Runs `body` on every rank. Returns what was found wrong, or how the world failed; empty if well.
 inline std::string on_ranks(int ranks,
                             const std::function<void(World&, Findings&)>& body,
-                            LaunchLog* launches = nullptr) {
+                            LaunchLog* launches = nullptr,
+                            Trace* trace = nullptr) {
   Findings findings;
   WorldOptions options;
   options.timeout = std::chrono::seconds{20};
   options.on_warning = [](const std::string&) {};
+  options.trace = trace;
   if (launches != nullptr) {
     options.on_launch = [launches](int rank, const LaunchRecord& record) {
       launches->of_rank[static_cast<std::size_t>(rank)].push_back(record);

@@ -21,7 +21,10 @@ namespace troupe::test {
 
 class SteppedWorld {
  public:
-  SteppedWorld(int ranks, std::uint64_t seed, Duration timeout = std::chrono::seconds{10})
+  SteppedWorld(int ranks,
+               std::uint64_t seed,
+               Duration timeout = std::chrono::seconds{10},
+               Trace* trace = nullptr)
       : random_(seed), actors_(Executor::coordinator), local_(ranks, timeout, clock_) {
     std::vector<RankActors*> peers;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -35,6 +38,7 @@ class SteppedWorld {
       environment.waiter = std::make_unique<FiberWaiter>(*this);
       environment.clock = &clock_;
       environment.timeout = timeout;
+      environment.trace = trace;
       environment.log = [this](const std::string& text) { logs.push_back(text); };
       environment.on_launch = [this](int of, const LaunchRecord& record) {
         launches[static_cast<std::size_t>(of)].push_back(record);
@@ -72,6 +76,9 @@ class SteppedWorld {
     trainers_.clear();
   }
 
+  /// Lets time pass: what the caller does takes that long.
+  void advance(Duration by) { clock_.advance(by); }
+  TimePoint now() const { return clock_.now(); }
   RankContext& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
   std::size_t runnable_actors() const { return actors_.runnable(); }
   std::uint64_t choices() const { return choices_; }
