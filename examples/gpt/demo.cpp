@@ -5,10 +5,15 @@
 #include "ops.hpp"
 #include "report.hpp"
 #include "sharded.hpp"
+#include <troupe/core/trace.hpp>
+#include <troupe/runtime/chrome_trace.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -36,6 +41,39 @@ Comparison train_reference(const Options& options,
   return compare(run, reference, losses);
 }
 
+/// What `--trace` asks for. The file is opened before anything is trained, since a wrong path is
+/// better known then, and written also if training fails.
+class TraceFile {
+ public:
+  explicit TraceFile(std::filesystem::path path) : path_(std::move(path)) {
+    if (asked()) {
+      file_.open(path_, std::ios::binary);
+    }
+  }
+
+  /// Empty if all went well.
+  std::string error() const {
+    return asked() && !file_
+               ? "cannot write the trace to " + path_.string() + ": " + std::strerror(errno)
+               : "";
+  }
+  troupe::Trace* trace() { return asked() ? &trace_ : nullptr; }
+  void write() {
+    if (asked()) {
+      troupe::write_chrome_trace(file_, trace_);
+      file_.close();
+    }
+  }
+  std::string summary() const { return asked() ? trace_line(path_.string(), trace_) : ""; }
+
+ private:
+  bool asked() const { return !path_.empty(); }
+
+  std::filesystem::path path_;
+  std::ofstream file_;
+  troupe::Trace trace_;
+};
+
 }  // namespace
 
 int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool terminal) {
@@ -45,6 +83,11 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     return 2;
   }
   const auto& corpus = std::get<Corpus>(loaded);
+  TraceFile trace(options.trace);
+  if (const std::string error = trace.error(); !error.empty()) {
+    err << "gpt: " << error << "\n";
+    return 2;
+  }
   use_one_blas_thread();
   if (const auto error = check_blas(options.config)) {
     err << "gpt: " << *error << "\n";
@@ -57,10 +100,20 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
   const auto warn = [&err](const std::string& text) {
     err << "gpt: " << text << "\n" << std::flush;
   };
-  const ShardedRun run =
-      train_sharded(options, corpus, [&](const StepRecord& step) { progress.show(step); },
-                    {.on_failure = warn, .on_warning = warn});
+  ShardedRun run;
+  try {
+    run = train_sharded(options, corpus, [&](const StepRecord& step) { progress.show(step); },
+                        {.on_failure = warn, .on_warning = warn, .trace = trace.trace()});
+  } catch (const troupe::Error&) {
+    trace.write();
+    throw;
+  }
+  trace.write();
   progress.finish();
+  if (const std::string error = trace.error(); !error.empty()) {
+    err << "gpt: " << error << "\n";
+    return 1;
+  }
   if (!std::isfinite(run.steps.back().loss)) {
     err << "gpt: training diverged: the loss of step " << run.steps.size()
         << " is not finite; try a smaller --lr\n";
@@ -72,7 +125,7 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     out << "\nunsharded reference\n" << std::flush;
     comparison = train_reference(options, corpus, run, cores, Progress(options, out, terminal));
   }
-  out << "\n" << summary(options, run, cores);
+  out << "\n" << summary(options, run, cores) << trace.summary();
   out << (comparison ? to_text(*comparison) : "final parameters        not compared\n")
       << std::flush;
   return comparison ? comparison->exit_code() : 0;

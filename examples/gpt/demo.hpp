@@ -8,7 +8,8 @@
 namespace gpt {
 
 /// Returns the exit code: 0 all is equal (or nothing was to be compared), 1 a difference, or
-/// training failed or diverged, 2 the text cannot be read. Fails also by troupe::Error.
+/// training failed or diverged, or the trace cannot be written, 2 a file cannot be opened. Fails
+/// also by troupe::Error.
 /// out       progress and report
 /// err       what went wrong, and warnings of the library
 /// terminal  out is one: progress overwrites its line

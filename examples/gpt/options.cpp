@@ -73,6 +73,9 @@ void add_options(CLI::App& app, Arguments& arguments) {
 
   app.add_flag("--no-reference", arguments.no_reference,
                "do not train the unsharded reference, compare nothing");
+  add("--trace", options.trace,
+      "write what each rank did when, for ui.perfetto.dev; not given: no trace", "FILE")
+      ->default_str("");
 }
 
 /// The first count that is out of its range, as a line.

@@ -26,7 +26,8 @@ struct Options {
   std::optional<int> slots = {};           // for gathered blocks; not set: chosen by the library
   std::optional<int> prefetch_depth = {};  // units gathered ahead; not set: likewise
   std::filesystem::path data = "/usr/share/common-licenses";
-  bool reference = true;  // train it too, and compare
+  bool reference = true;             // train it too, and compare
+  std::filesystem::path trace = {};  // file to write; empty: none
 };
 
 /// Why there is nothing to run: help was asked for (code 0) or an option is wrong (code 2).

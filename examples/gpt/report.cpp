@@ -143,6 +143,18 @@ std::string heading(const Options& options, size_t text_bytes, unsigned cores) {
                               " (threads of this process) on " + count_of(cores, "core"));
 }
 
+std::string trace_line(const std::string& path, const troupe::Trace& trace) {
+  int64_t records = 0;
+  int64_t dropped = 0;
+  for (int rank = 0; rank < trace.rank_count(); ++rank) {
+    records += static_cast<int64_t>(trace[rank].spans().size() + trace[rank].counts().size());
+    dropped += static_cast<int64_t>(trace[rank].dropped());
+  }
+  return line("trace", path + ": " + count_of(records, "record") +
+                           (dropped > 0 ? " (" + grouped(dropped) + " more were dropped)" : "") +
+                           "; open it in ui.perfetto.dev");
+}
+
 void Progress::show(const StepRecord& step) {
   ++done_;
   time_ += step.time;

@@ -5,6 +5,7 @@
 #include "options.hpp"
 #include "reference.hpp"
 #include "sharded.hpp"
+#include <troupe/core/trace.hpp>
 
 #include <cstdint>
 #include <ostream>
@@ -16,6 +17,9 @@ namespace gpt {
 /// Model, text and training, a line each.
 /// cores  that the process may use
 std::string heading(const Options& options, size_t text_bytes, unsigned cores);
+
+/// Where the trace is and how much of it.
+std::string trace_line(const std::string& path, const troupe::Trace& trace);
 
 /// The progress of one training. On a terminal one line that is overwritten, else about ten lines.
 class Progress {

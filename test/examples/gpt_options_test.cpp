@@ -38,40 +38,19 @@ TEST_CASE("without arguments the defaults hold") {
   CHECK_FALSE(options.prefetch_depth.has_value());
   CHECK(options.data == "/usr/share/common-licenses");
   CHECK(options.reference);
+  CHECK(options.trace.empty());
   CHECK(tokens_per_step(options) == 4 * 4 * 128);
 }
 
 TEST_CASE("every option arrives") {
-  const Options options = good({"--ranks",
-                                "7",
-                                "--layers",
-                                "2",
-                                "--width",
-                                "48",
-                                "--heads",
-                                "3",
-                                "--sequence",
-                                "9",
-                                "--batch",
-                                "5",
-                                "--steps",
-                                "11",
-                                "--micro-batches",
-                                "2",
-                                "--lr",
-                                "0.25",
-                                "--seed",
-                                "12345",
-                                "--slots",
-                                "4",
-                                "--prefetch-depth",
-                                "0",
-                                "--dtype",
-                                "bf16",
-                                "--optimizer=sgd",
-                                "--data",
-                                "/a b",
-                                "--no-reference"});
+  const Options options = good({"--ranks",    "7",       "--layers",         "2",
+                                "--width",    "48",      "--heads",          "3",
+                                "--sequence", "9",       "--batch",          "5",
+                                "--steps",    "11",      "--micro-batches",  "2",
+                                "--lr",       "0.25",    "--seed",           "12345",
+                                "--slots",    "4",       "--prefetch-depth", "0",
+                                "--dtype",    "bf16",    "--optimizer=sgd",  "--data",
+                                "/a b",       "--trace", "a trace.json",     "--no-reference"});
   CHECK(options.config == Config{.layers = 2, .width = 48, .heads = 3, .sequence = 9, .batch = 5});
   CHECK(options.ranks == 7);
   CHECK(options.steps == 11);
@@ -84,6 +63,7 @@ TEST_CASE("every option arrives") {
   CHECK(options.bf16_parameters);
   CHECK(options.data == "/a b");
   CHECK_FALSE(options.reference);
+  CHECK(options.trace == "a trace.json");
   CHECK(tokens_per_step(options) == 7 * 2 * 5 * 9);
   CHECK(good({"--seed", "18446744073709551615"}).seed == ~uint64_t{0});
 
@@ -101,9 +81,10 @@ TEST_CASE("help is a text that lists every option, and no mistake") {
   for (const char* name : {"--help", "-h"}) {
     const Refusal help = bad({"--ranks", "2", name});
     CHECK(help.exit_code == 0);
-    for (const char* option : {"--ranks", "--layers", "--width", "--heads", "--sequence", "--batch",
-                               "--micro-batches", "--steps", "--lr", "--seed", "--prefetch-depth",
-                               "--slots", "--dtype", "--data", "--optimizer", "--no-reference"}) {
+    for (const char* option :
+         {"--ranks", "--layers", "--width", "--heads", "--sequence", "--batch", "--micro-batches",
+          "--steps", "--lr", "--seed", "--prefetch-depth", "--slots", "--dtype", "--data",
+          "--optimizer", "--no-reference", "--trace"}) {
       CAPTURE(option);
       CHECK(help.text.find(option) != std::string::npos);
     }

@@ -121,6 +121,35 @@ TEST_CASE("the report says what was trained and that both are equal") {
   CHECK(after(uncompared.out, "final parameters") == "not compared");
 }
 
+TEST_CASE("a trace is written where it was asked for, and the time of steps is split") {
+  const TemporaryFolder folder("trace");
+  Options options = options_of(4);
+  options.trace = folder.path() / "t.json";
+  const Output output = run(options);
+  CHECK(output.exit_code == 0);
+  CHECK(output.err.empty());
+  const std::string said = after(output.out, "trace");
+  CHECK(said.starts_with(options.trace.string() + ": "));
+  CHECK(said.ends_with(" records; open it in ui.perfetto.dev"));
+  std::ostringstream file;
+  file << std::ifstream(options.trace).rdbuf();
+  CHECK(file.str().find("\"name\":\"backward block.1\"") != std::string::npos);
+  CHECK(file.str().ends_with("\"records_dropped\":0}}\n"));
+  CHECK(after(output.out, "time of 4 steps").find(" exposed communication, ") != std::string::npos);
+
+  CHECK(run(options_of(4)).out.find("\ntrace ") == std::string::npos);
+  options.trace = folder.path();  // a folder
+  const Output refused = run(options);
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.out.empty());
+  CHECK(refused.err ==
+        "gpt: cannot write the trace to " + folder.path().string() + ": Is a directory\n");
+  options.trace = "/dev/full";
+  const Output full = run(options);
+  CHECK(full.exit_code == 1);
+  CHECK(full.err == "gpt: cannot write the trace to /dev/full: No space left on device\n");
+}
+
 TEST_CASE("one bit of one parameter or loss is told apart") {
   const Options options = options_of(4);
   const TemporaryFolder folder("compare");
