@@ -33,11 +33,11 @@ struct SimulatedFault {
 struct SimulatedNetwork {
   /// How long a collective takes once all ranks of its group have come; also how long ranks wait
   /// for each other at most, see `timeout`.
-  std::function<Duration(const CollectiveCall& call, int ranks)> time;
+  std::function<Duration(const CollectiveCall& call, int ranks)> time{};
   /// How much longer it takes until it is over on one rank.
-  std::function<Duration(int rank)> delay;
+  std::function<Duration(int rank)> delay{};
   /// Asked once per collective.
-  std::function<SimulatedFault(const CollectiveCall& call)> fault;
+  std::function<SimulatedFault(const CollectiveCall& call)> fault{};
   /// All collectives share one link, which serves one at a time, first come, first served; else
   /// each group and channel has its own.
   bool one_link = false;

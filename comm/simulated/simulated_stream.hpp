@@ -23,9 +23,9 @@ struct SimulatedSurroundings {
   AccessLog* accesses = nullptr;
   int rank = 0;
   /// How long a kernel takes that touches so many bytes; empty: no time.
-  std::function<Duration(std::int64_t bytes)> kernel_time;
+  std::function<Duration(std::int64_t bytes)> kernel_time{};
   /// Called before each kernel or piece of work; a failure fails the stream instead. May be empty.
-  std::function<std::optional<Failure>(const std::string& stream)> fault;
+  std::function<std::optional<Failure>(const std::string& stream)> fault{};
 };
 
 class SimulatedStream final : public Stream {

@@ -1,6 +1,6 @@
 #include "isolation.hpp"
 
-#include "mutant.hpp"
+#include "troupe/test/mutants/mutant.hpp"
 
 #include <sys/mman.h>
 #include <sys/resource.h>

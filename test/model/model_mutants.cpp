@@ -2,8 +2,8 @@
 // found, each within its share of seeds, and the version without one has to pass; with names,
 // those. Exit: 0 if so, 1 if not.
 #include "isolation.hpp"
-#include "mutant.hpp"
-#include "mutant_names.hpp"
+#include "troupe/test/mutants/mutant.hpp"
+#include "troupe/test/mutants/mutant_names.hpp"
 
 #include <algorithm>
 #include <iostream>
@@ -34,10 +34,10 @@ bool found(const std::string& name) {
 }
 
 int run(const std::vector<std::string>& given) {
-  const std::vector<std::string> all = mutant_names();
+  const std::vector<std::string> all = model_mutants();
   for (const std::string& name : given) {
     if (std::ranges::find(all, name) == all.end()) {
-      std::cerr << "no mutant '" << name << "'; they are in test/model/mutants.cmake\n";
+      std::cerr << "no mutant '" << name << "'; they are in test/mutants/CMakeLists.txt\n";
       return 2;
     }
   }

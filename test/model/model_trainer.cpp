@@ -80,6 +80,9 @@ void ModelTrainer::step(std::size_t index) {
   for (std::size_t batch = 0; batch < program.size(); ++batch) {
     micro_batch(program[batch], {rank_, static_cast<int>(index), static_cast<int>(batch)});
   }
+  if (!model_world_.explore_update) {
+    simulation_.leave_section(rank_);
+  }
   if (model_world_.all_reduce_each_step) {
     all_reduce(index);
   }
@@ -93,7 +96,9 @@ void ModelTrainer::step(std::size_t index) {
     update_again();
   }
   ++version_;
-  simulation_.leave_section(rank_);
+  if (model_world_.explore_update) {
+    simulation_.leave_section(rank_);
+  }
 }
 
 /// Where faults of the trainer are.
@@ -161,10 +166,11 @@ void ModelTrainer::compute(const char* what,
                            bool on_stream,
                            std::vector<Access> accesses,
                            std::function<void()> work) {
-  const Duration time =
-      std::chrono::microseconds{simulation_.chooser().draw(model_world_.compute_time)};
+  const bool is_update = *what == 'u';
+  const Duration time = std::chrono::microseconds{
+      simulation_.chooser().draw(is_update ? model_world_.update_time : model_world_.compute_time)};
   if (on_stream) {
-    SimulatedStream& stream = *what == 'u' ? *update_stream_ : *compute_stream_;
+    SimulatedStream& stream = is_update ? *update_stream_ : *compute_stream_;
     stream.run(what, number, time, std::move(accesses), [alive = alive_, work = std::move(work)] {
       if (*alive) {
         work();

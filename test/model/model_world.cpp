@@ -96,6 +96,7 @@ ModelWorld random_world(std::uint64_t seed) {
     }
   }
   world.compute_time = random.of<std::uint64_t>({1, 4, 100});
+  world.update_time = random.of<std::uint64_t>({1, 100, 30'000});
   world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
   return world;
 }

@@ -40,12 +40,14 @@ struct ModelWorld {
   bool mixed_updates = false;         ///< … every second one only
   bool update_again = false;          ///< a second update, by the trainer's thread, after each
   bool update_backwards = false;      ///< buckets are updated last to first
+  bool explore_update = true;         ///< Pace::instant: also the end of the step and the update
   bool all_reduce_each_step = false;  ///< a collective of the trainer's own
   PlannedFault fault;
   /// Per rank: see SimulationOptions::weights.
   std::vector<std::array<std::uint32_t, 6>> weights;
   /// Upper limits of what is drawn for each piece of work, in microseconds.
   std::uint64_t compute_time = 1;
+  std::uint64_t update_time = 1;
   std::uint64_t collective_time = 1;
 
   /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, 2 micro-batches …"

@@ -139,6 +139,7 @@ Simulation::Simulation(SimulationOptions options, Chooser& chooser, Violated vio
     environment.waiter = waiters_.emplace_back(std::make_shared<RankWaiter>(*this));
     environment.clock = &timeline_;
     environment.timeout = options_.network.timeout;
+    environment.trace = options_.trace;
     environment.log = [this](const std::string& text) { logs_.push_back(text); };
     environment.on_launch = [this](int of, const LaunchRecord& record) {
       hash_ = mix(hash_, record.ticket << 8 | static_cast<std::uint64_t>(of));

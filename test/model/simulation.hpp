@@ -41,6 +41,7 @@ struct SimulationOptions {
   std::function<std::optional<Failure>(int rank, const std::string& stream)> device_fault{};
   /// any_order: per rank, how likely trainer, supervisor, comm, scheduler, buckets and time go on.
   std::vector<std::array<std::uint32_t, pace_kinds>> weights{};
+  Trace* trace = nullptr;
   /// any_order: time may come out of turn, so that deadlines pass while devices are slow.
   bool hasty = false;
 };

@@ -27,10 +27,6 @@ void choose_mutant(const std::string& name) {
   chosen() = name;
 }
 
-const std::string& chosen_mutant() {
-  return chosen();
-}
-
 void count_executions_in(std::uint64_t* executed) {
   executions = executed;
 }

@@ -1,0 +1,104 @@
+// The tools of the suite themselves: equal seeds are equal runs, records replay, shrinking shrinks.
+#include "isolation.hpp"
+#include "shrink.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+namespace troupe::test {
+namespace {
+
+TEST_CASE("the same seed gives the same run, another seed another one") {
+  for (const std::uint64_t seed : {1U, 7U, 101U}) {
+    CAPTURE(seed);
+    const RangeResult once = run_range(seed, 1);
+    const RangeResult again = run_range(seed, 1);
+    CHECK(once.runs == 1);
+    CHECK(once.hash == again.hash);
+    CHECK(once.steps == again.steps);
+    CHECK(run_range(seed + 1, 1).hash != once.hash);
+  }
+}
+
+TEST_CASE("an empty record is a run of its own: everything goes the plainest way") {
+  const RangeResult plainest = run_one({.seed = 7, .replay = true, .choices = {}});
+  CHECK(plainest.runs == 1);
+  CHECK_FALSE(plainest.finding.found);
+  CHECK(plainest.hash == run_one({.seed = 7, .replay = true, .choices = {0, 0, 0}}).hash);
+  CHECK(plainest.hash != run_range(7, 1).hash);
+}
+
+TEST_CASE(
+    "what was launched is the same whatever the schedule, and another world launches other "
+    "things") {
+  const auto launches = [](std::uint64_t world_seed, std::uint64_t schedule_seed) {
+    ModelWorld world = random_world(world_seed);
+    world.fault = {};
+    const Expected expected(world);
+    SeededChooser chooser(schedule_seed);
+    return run_world(world, expected, Pace::any_order, chooser,
+                     [](const std::string& invariant, const std::string& text, const Simulation&) {
+                       FAIL(invariant << ": " << text);
+                     })
+        .launches;
+  };
+  for (const std::uint64_t world : {3U, 5U, 8U}) {
+    CAPTURE(world);
+    const std::vector<LaunchRecord> first = launches(world, 0);
+    CHECK_FALSE(first.empty());
+    for (std::uint64_t schedule = 1; schedule < 8; ++schedule) {
+      CHECK(launches(world, schedule) == first);
+    }
+    CHECK(launches(world + 1, 0) != first);
+  }
+}
+
+TEST_CASE("shrinking keeps what is needed and makes the rest zero") {
+  Choices failing(1000);
+  for (std::size_t i = 0; i < failing.size(); ++i) {
+    failing[i] = static_cast<std::uint16_t>(1 + i % 5);
+  }
+  failing[120] = 77;
+  failing[640] = 78;
+  int attempts = 0;
+  const Choices shorter = shrink(
+      failing,
+      [&](const Choices& choices) {
+        ++attempts;
+        return choices.size() > 640 && choices[120] == 77 && choices[640] == 78;
+      },
+      400);
+  CHECK(attempts <= 400);
+  REQUIRE(shorter.size() == 641);
+  CHECK(std::ranges::count(shorter, 0) == 639);
+  CHECK(to_text(shorter) == "0*120,77,0*519,78");
+}
+
+TEST_CASE("shrinking stops after the attempts it was given, with a list that still fails") {
+  const Choices failing(64, 3);
+  int attempts = 0;
+  const Choices shorter = shrink(
+      failing,
+      [&](const Choices& choices) {
+        ++attempts;
+        return choices.size() > 40;
+      },
+      5);
+  CHECK(attempts <= 5);
+  CHECK(shorter.size() > 40);
+}
+
+TEST_CASE("lists of choices are read as they were written") {
+  for (const Choices& choices : {Choices{}, Choices{0}, Choices{3, 3, 3, 1, 65535, 0, 0}}) {
+    CHECK(from_text(to_text(choices)) == choices);
+  }
+  CHECK(to_text({3, 3, 3, 1, 0, 0}) == "3*3,1,0*2");
+  for (const char* const wrong : {"x", "1,", ",1", "1*", "1*x", "1,,2", "70000", "1 2", "-1"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(from_text(wrong).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace troupe::test
