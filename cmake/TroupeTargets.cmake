@@ -88,5 +88,5 @@ endfunction()
 
 function(troupe_print_summary)
   message(STATUS "Troupe ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE} build, compiler ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-  message(STATUS "  tests ${TROUPE_BUILD_TESTS}, examples ${TROUPE_BUILD_EXAMPLES}, sanitizers '${TROUPE_SANITIZE}'")
+  message(STATUS "  tests ${TROUPE_BUILD_TESTS}, examples ${TROUPE_BUILD_EXAMPLES}, bench ${TROUPE_BUILD_BENCH}, sanitizers '${TROUPE_SANITIZE}'")
 endfunction()
