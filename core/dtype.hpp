@@ -31,10 +31,11 @@ constexpr float to_float(BFloat16 value) {
 /// Rounds to nearest, ties to even, as IEEE 754 does; a NaN stays a (quiet) NaN.
 constexpr BFloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) {
-    return {static_cast<std::uint16_t>((bits >> 16) | 0x40U)};
-  }
-  return {static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
+  const std::uint32_t quieted = bits | 0x400000U;
+  const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+  // Written as a choice between words of one width: a loop over this becomes vector code.
+  const bool is_nan = value != value;
+  return {static_cast<std::uint16_t>((is_nan ? quieted : rounded) >> 16)};
 }
 
 /// The dtype of a C++ element type, for checked views.
