@@ -20,11 +20,15 @@ namespace troupe {
 /// group's held.
 class LocalWorld::State {
  public:
-  State(int world_size, Duration timeout, const Clock& clock)
-      : world_size_(world_size), timeout_(timeout), clock_(clock) {}
+  State(int world_size, Duration timeout, const Clock& clock, std::int64_t one_mover_bytes_max)
+      : world_size_(world_size),
+        timeout_(timeout),
+        clock_(clock),
+        one_mover_bytes_max_(one_mover_bytes_max) {}
 
   int world_size() const { return world_size_; }
   Duration timeout() const { return timeout_; }
+  std::int64_t one_mover_bytes_max() const { return one_mover_bytes_max_; }
   TimePoint now() const { return clock_.now(); }
   FirstFailure& first_failure() { return first_failure_; }
 
@@ -91,6 +95,7 @@ class LocalWorld::State {
   const int world_size_;
   const Duration timeout_;
   const Clock& clock_;
+  const std::int64_t one_mover_bytes_max_;
   FirstFailure first_failure_;
 
   std::mutex mutex_;  // guards the group below; groups live as long as the state
@@ -148,6 +153,9 @@ class LocalWorld::Operation {
       if (group_.turn() < turn_) {
         return Progress::blocked;  // an earlier one, on another stream
       }
+      if (group_.moving_all()) {
+        return Progress::blocked;
+      }
       const Stage stage = group_.stage(member_);
       if (stage == Stage::absent) {
         arrive(lock);
@@ -167,9 +175,29 @@ class LocalWorld::Operation {
     if (auto failure = group_.arrive(member_, call_)) {
       world_->fail(group_, lock, *std::move(failure));
     } else if (group_.all_at(Stage::arrived)) {
-      lock.unlock();
+      if (bytes_read(call_, group_.size()) <= world_->one_mover_bytes_max()) {
+        move_all(lock);
+      } else {
+        lock.unlock();
+      }
       group_.listeners().notify_all(&stream_);
     }
+  }
+
+  /// The last to arrive does everybody's part. The others come to know when the turn is over.
+  void move_all(std::unique_lock<std::mutex>& lock) {
+    group_.begin_moving_all();
+    lock.unlock();
+    const std::span<const CollectiveCall> calls = group_.calls();
+    for (int member = 0; member < group_.size(); ++member) {
+      transfer(calls, member, TransferRound::first);
+    }
+    for (int member = 0; has_second_round(call_.op) && member < group_.size(); ++member) {
+      transfer(calls, member, TransferRound::second);
+    }
+    lock.lock();
+    group_.end_moving_all();  // whoever awaits this is notified in any case
+    lock.unlock();
   }
 
   void move_payload(std::unique_lock<std::mutex>& lock, Stage stage) {
@@ -266,8 +294,11 @@ class LocalWorld::Endpoint final : public Communicator {
 
 // ---- the world ----------------------------------------------------------------------------------
 
-LocalWorld::LocalWorld(int world_size, Duration timeout, const Clock& clock)
-    : state_(std::make_shared<State>(world_size, timeout, clock)) {}
+LocalWorld::LocalWorld(int world_size,
+                       Duration timeout,
+                       const Clock& clock,
+                       std::int64_t one_mover_bytes_max)
+    : state_(std::make_shared<State>(world_size, timeout, clock, one_mover_bytes_max)) {}
 
 LocalWorld::~LocalWorld() = default;
 

@@ -6,9 +6,10 @@
 ///
 /// [Note: the order within a collective] Each rank publishes its call and arrives; the last to
 /// arrive compares all calls; each then reads its part of the peers' buffers into its own, and
-/// leaves; it is done when all have left. All-reduce has a second round. A rank that is reading
-/// counts as a reader, and an aborted collective is not done on any rank of the group while a
-/// reader is inside, so no buffer is freed under a reader. See local_group.hpp.
+/// leaves; it is done when all have left. All-reduce has a second round. Of a small payload the
+/// last to arrive does every rank's part: the others sleep, and are woken once, not twice. A rank
+/// that is reading counts as a reader, and an aborted collective is not done on any rank of the
+/// group while a reader is inside, so no buffer is freed under a reader. See local_group.hpp.
 ///
 /// A collective that its stream drops (it failed before, or is stopped) fails the world, with the
 /// stream's failure in the text.
@@ -20,6 +21,7 @@
 #include "troupe/comm/fabric.hpp"
 #include "troupe/comm/first_failure.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,9 +31,16 @@ namespace troupe {
 
 class LocalWorld final : public Fabric {
  public:
+  /// One thread moves so much in about the time that waking another one takes (bench/).
+  static constexpr std::int64_t default_one_mover_bytes_max = std::int64_t{256} << 10;
+
   /// `timeout`: how long a collective waits for peers that do not arrive, from its own arrival; and
   /// how long then for peers that do not finish.
-  LocalWorld(int world_size, Duration timeout, const Clock& clock = Clock::steady());
+  /// `one_mover_bytes_max`: a payload of no more bytes to read, by all ranks together, is small.
+  LocalWorld(int world_size,
+             Duration timeout,
+             const Clock& clock = Clock::steady(),
+             std::int64_t one_mover_bytes_max = default_one_mover_bytes_max);
   LocalWorld(const LocalWorld&) = delete;
   LocalWorld& operator=(const LocalWorld&) = delete;
   /// Communicators and collectives under way may outlive the world.

@@ -36,10 +36,14 @@ std::optional<Failure> LocalGroup::arrive(int member, const CollectiveCall& call
 void LocalGroup::advance(int member, Stage stage) {
   members_[static_cast<std::size_t>(member)].stage = stage;
   if (all_at(Stage::left)) {
-    ++turn_;
-    for (Member& each : members_) {
-      each.stage = Stage::absent;
-    }
+    next_turn();
+  }
+}
+
+void LocalGroup::next_turn() {
+  ++turn_;
+  for (Member& member : members_) {
+    member.stage = Stage::absent;
   }
 }
 
@@ -50,6 +54,12 @@ bool LocalGroup::end_reading() {
     readers_gone_.notify_all();
   }
   return awaited;
+}
+
+bool LocalGroup::end_moving_all() {
+  moving_all_ = false;
+  next_turn();
+  return end_reading();
 }
 
 bool LocalGroup::fail(const Failure& failure) {

@@ -10,6 +10,9 @@
 ///     left      reads no buffer any more          when all have left, the turn is over, all are
 ///     absent
 ///
+/// The last to arrive may do the parts of all (`begin_moving_all`): then nobody else advances, and
+/// all leave at once.
+///
 /// Payload is moved without the lock, by members that count as readers meanwhile. Once a failure is
 /// set no member becomes a reader, and no collective ends before the last reader is out; so
 /// nobody's buffer is read after its collective has ended, whichever way.
@@ -65,6 +68,14 @@ class LocalGroup {
   /// Calls of all members. While all have arrived, they may be read without the lock by a reader.
   std::span<const CollectiveCall> calls() const { return calls_; }
   void begin_reading() { ++readers_; }
+  /// One member, a reader like any other, moves everybody's payload.
+  void begin_moving_all() {
+    begin_reading();
+    moving_all_ = true;
+  }
+  bool moving_all() const { return moving_all_; }
+  /// All leave; the next turn is open. True as for `end_reading`.
+  bool end_moving_all();
   /// True if a failed collective waited for this reader.
   bool end_reading();
   /// The first failure stays. True if this one was it.
@@ -84,6 +95,7 @@ class LocalGroup {
     std::optional<std::string> gone;  ///< why it takes part in nothing any more
   };
 
+  void next_turn();
   std::optional<Failure> somebody_gone() const;
   std::string absence_of(std::size_t member) const;
 
@@ -97,6 +109,7 @@ class LocalGroup {
   std::vector<Member> members_;
   std::vector<CollectiveCall> calls_;
   int readers_ = 0;
+  bool moving_all_ = false;
   std::optional<Failure> failure_;
 };
 

@@ -51,6 +51,23 @@ void sum_inputs(std::span<const CollectiveCall> calls, Slice slice, void* to) {
 
 }  // namespace
 
+std::int64_t bytes_read(const CollectiveCall& call, int size) {
+  const std::int64_t bytes = bytes_of(call, call.numel);
+  switch (call.op) {
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+      return size * size * bytes;
+    case Collective::all_reduce:
+      return 2 * size * bytes;
+    case Collective::reduce:
+    case Collective::broadcast:
+      return size * bytes;
+    case Collective::barrier:
+      break;
+  }
+  return 0;
+}
+
 void transfer(std::span<const CollectiveCall> calls, int rank, TransferRound round) {
   const auto self = static_cast<std::size_t>(rank);
   const std::size_t size = calls.size();

@@ -4,6 +4,7 @@
 
 #include "troupe/comm/communicator.hpp"
 
+#include <cstdint>
 #include <span>
 
 namespace troupe {
@@ -15,6 +16,9 @@ enum class TransferRound : std::uint8_t { first, second };
 constexpr bool has_second_round(Collective op) {
   return op == Collective::all_reduce;
 }
+
+/// Bytes that the ranks of a group of `size` read together in all rounds.
+std::int64_t bytes_read(const CollectiveCall& call, int size);
 
 /// What `rank` does in a round. It writes its own output only; in a `reduce`, its slice of the
 /// root's. No rank writes what another one reads or writes in the same round, in place or not.

@@ -15,12 +15,16 @@ namespace {
 
 const Failure boom{.code = ErrorCode::peer_failed, .text = "rank 1 failed: boom", .rank = 1};
 
+/// So few bytes that the last to arrive moves them for all, and so many that each rank does its
+/// part.
+constexpr std::size_t payloads[] = {20'000, 2'000'000};
+
 /// Two ranks in a broadcast. Rank 0, the root, is stepped by the test; rank 1 has a thread, which
-/// is held up while it reads rank 0's input.
+/// arrives last and is held up while it reads rank 0's input.
 class HeldBroadcast {
  public:
-  HeldBroadcast()
-      : held(20000),
+  explicit HeldBroadcast(std::size_t bytes)
+      : held(bytes),
         world(2, patience),
         root(&root_device.create_host_stream("root")),
         reader(&reader_device.create_host_stream("reader")),
@@ -34,10 +38,10 @@ class HeldBroadcast {
                         .output = held.data(),
                         .numel = static_cast<std::int64_t>(copied.size())};
     REQUIRE(world.communicator(0, both, 0)->launch(call, *root).ok());
+    root->step();
     call.input = nullptr;
     call.output = copied.data();
     REQUIRE(world.communicator(1, both, 0)->launch(call, *reader).ok());
-    root->step();
     wait_until([this] { return held.entered(); });
   }
 
@@ -60,55 +64,64 @@ class HeldBroadcast {
 };
 
 TEST_CASE("a collective is not done on a rank while a peer reads its buffer") {
-  HeldBroadcast broadcast;
-  const Event done = broadcast.root->record();
-  for (int look = 0; look < 10; ++look) {
-    CHECK_FALSE(broadcast.root->step());
+  for (const std::size_t bytes : payloads) {
+    CAPTURE(bytes);
+    HeldBroadcast broadcast(bytes);
+    const Event done = broadcast.root->record();
+    for (int look = 0; look < 10; ++look) {
+      CHECK_FALSE(broadcast.root->step());
+    }
+    broadcast.held.let_go();
+    CHECK_FALSE(settle(*broadcast.reader).failure);
+    CHECK(broadcast.root->step());
+    CHECK(done.done());
   }
-  broadcast.held.let_go();
-  CHECK_FALSE(settle(*broadcast.reader).failure);
-  CHECK(broadcast.root->step());
-  CHECK(done.done());
 }
 
 TEST_CASE("an aborted collective does not end on a rank while a peer reads its buffer") {
-  HeldBroadcast broadcast;
-  broadcast.world.abort(boom);
-  for (int look = 0; look < 10; ++look) {
-    CHECK_FALSE(broadcast.root->step());
-    CHECK_FALSE(broadcast.root->failure().has_value());
+  for (const std::size_t bytes : payloads) {
+    CAPTURE(bytes);
+    HeldBroadcast broadcast(bytes);
+    broadcast.world.abort(boom);
+    for (int look = 0; look < 10; ++look) {
+      CHECK_FALSE(broadcast.root->step());
+      CHECK_FALSE(broadcast.root->failure().has_value());
+    }
+    broadcast.held.let_go();
+    // All had arrived and the reader was in, so it completes for both, or fails for both.
+    const auto report = settle(*broadcast.reader);
+    while (broadcast.root->step()) {
+    }
+    CHECK(report.failure == broadcast.root->failure());
+    CHECK(broadcast.root->idle());
   }
-  broadcast.held.let_go();
-  // All had arrived and the reader was in, so it completes for both, or fails for both.
-  const auto report = settle(*broadcast.reader);
-  while (broadcast.root->step()) {
-  }
-  CHECK(report.failure == broadcast.root->failure());
-  CHECK(broadcast.root->idle());
 }
 
 TEST_CASE("a stream that is stopped does not let go of its buffer while a peer reads it") {
-  HeldBroadcast broadcast;
-  std::atomic<bool> stopped{false};
-  std::thread stopper([&] {
-    broadcast.root->stop();
-    stopped = true;
-    // The owner may reuse the buffer now; a reader inside would copy this.
-    std::memset(broadcast.held.data(), 0xff, 4096);
-  });
-  // The drop is reported before the wait for readers begins.
-  HeldBroadcast::wait_until(
-      [&broadcast] { return broadcast.world.first_failure().get().has_value(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a fault to show
-  CHECK_FALSE(stopped);
-  broadcast.held.let_go();
-  stopper.join();
-  settle(*broadcast.reader);
-  CHECK(std::ranges::all_of(broadcast.copied, [](float value) { return value == 0.0F; }));
-  const Failure failure = broadcast.world.first_failure().get().value_or(Failure{});
-  CHECK(failure.rank == 0);
-  CHECK(failure.text ==
-        "rank 0 dropped broadcast of bucket 2 'weights' (ticket 1): stream 'root' was stopped");
+  for (const std::size_t bytes : payloads) {
+    CAPTURE(bytes);
+    HeldBroadcast broadcast(bytes);
+    std::atomic<bool> stopped{false};
+    std::thread stopper([&] {
+      broadcast.root->stop();
+      stopped = true;
+      // The owner may reuse the buffer now; a reader inside would copy this.
+      std::memset(broadcast.held.data(), 0xff, 4096);
+    });
+    // The drop is reported before the wait for readers begins.
+    HeldBroadcast::wait_until(
+        [&broadcast] { return broadcast.world.first_failure().get().has_value(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a fault to show
+    CHECK_FALSE(stopped);
+    broadcast.held.let_go();
+    stopper.join();
+    settle(*broadcast.reader);
+    CHECK(std::ranges::all_of(broadcast.copied, [](float value) { return value == 0.0F; }));
+    const Failure failure = broadcast.world.first_failure().get().value_or(Failure{});
+    CHECK(failure.rank == 0);
+    CHECK(failure.text ==
+          "rank 0 dropped broadcast of bucket 2 'weights' (ticket 1): stream 'root' was stopped");
+  }
 }
 
 TEST_CASE("no reader meets what an owner writes after an abort at a random moment") {
@@ -183,64 +196,150 @@ TEST_CASE("an abort reaches every group and channel, and ends what comes later")
   CHECK(new_group->launch(barrier, ranks.stream(1)).failure() == boom);
 }
 
-TEST_CASE("a collective that all have left is done, also when an abort comes before a rank looks") {
-  LocalRanks ranks(2, StreamWorkers::manual);
-  const CollectiveCall barrier{.op = Collective::barrier, .ticket = 1};
-  for (int rank = 0; rank < 2; ++rank) {
-    REQUIRE(ranks.communicator(rank).launch(barrier, ranks.stream(rank)).ok());
+/// Two ranks gather, stepped by the test: rank 0 arrives first.
+class SteppedGather {
+ public:
+  explicit SteppedGather(std::size_t bytes)
+      : ranks(2, StreamWorkers::manual),
+        own(bytes / sizeof(float)),
+        gathered(2, std::vector<float>(2 * own.size())) {
+    for (int rank = 0; rank < 2; ++rank) {
+      REQUIRE(ranks.communicator(rank)
+                  .launch({.op = Collective::all_gather,
+                           .ticket = 1,
+                           .input = own.data(),
+                           .output = gathered[static_cast<std::size_t>(rank)].data(),
+                           .numel = static_cast<std::int64_t>(own.size())},
+                          ranks.stream(rank))
+                  .ok());
+    }
   }
-  CHECK_FALSE(ranks.stream(0).step());  // arrived
-  CHECK_FALSE(ranks.stream(1).step());  // arrived, left; waits for rank 0
-  CHECK(ranks.stream(0).step());        // left: all have
-  ranks.world.abort(boom);
-  CHECK(ranks.stream(1).step());
-  CHECK_FALSE(ranks.stream(1).failure());
+
+  LocalRanks ranks;
+  std::vector<float> own;
+  std::vector<std::vector<float>> gathered;
+};
+
+TEST_CASE("a collective that all have left is done, also when an abort comes before a rank looks") {
+  SUBCASE("the last to arrive has moved all") {
+    SteppedGather gather(payloads[0]);
+    CHECK_FALSE(gather.ranks.stream(0).step());  // arrived
+    CHECK(gather.ranks.stream(1).step());        // arrived, moved all
+    gather.ranks.world.abort(boom);
+    CHECK(gather.ranks.stream(0).step());
+    CHECK_FALSE(gather.ranks.stream(0).failure());
+  }
+  SUBCASE("each has done its part") {
+    SteppedGather gather(payloads[1]);
+    CHECK_FALSE(gather.ranks.stream(0).step());  // arrived
+    CHECK_FALSE(gather.ranks.stream(1).step());  // arrived, left; waits for rank 0
+    CHECK(gather.ranks.stream(0).step());        // left: all have
+    gather.ranks.world.abort(boom);
+    CHECK(gather.ranks.stream(1).step());
+    CHECK_FALSE(gather.ranks.stream(1).failure());
+  }
 }
 
 TEST_CASE("a stream that is stopped harms no collective that all have left") {
-  LocalRanks ranks(2, StreamWorkers::manual);
-  const CollectiveCall barrier{.op = Collective::barrier, .ticket = 1};
-  for (int rank = 0; rank < 2; ++rank) {
-    REQUIRE(ranks.communicator(rank).launch(barrier, ranks.stream(rank)).ok());
+  SUBCASE("the last to arrive has moved all") {
+    SteppedGather gather(payloads[0]);
+    CHECK_FALSE(gather.ranks.stream(0).step());  // arrived, and does not look again
+    CHECK(gather.ranks.stream(1).step());
+    gather.ranks.stream(0).stop();
+    CHECK_FALSE(gather.ranks.world.first_failure().get());
   }
-  CHECK_FALSE(ranks.stream(0).step());
-  CHECK_FALSE(ranks.stream(1).step());  // left, and does not look again
-  CHECK(ranks.stream(0).step());
-  ranks.stream(1).stop();
-  CHECK_FALSE(ranks.world.first_failure().get());
+  SUBCASE("each has done its part") {
+    SteppedGather gather(payloads[1]);
+    CHECK_FALSE(gather.ranks.stream(0).step());
+    CHECK_FALSE(gather.ranks.stream(1).step());  // left, and does not look again
+    CHECK(gather.ranks.stream(0).step());
+    gather.ranks.stream(1).stop();
+    CHECK_FALSE(gather.ranks.world.first_failure().get());
+  }
 }
+
+/// Tries streams again and again, as other progress and retries do now and then.
+class Poker {
+ public:
+  explicit Poker(LocalRanks& ranks)
+      : thread_([this, &ranks] {
+          while (!over_) {
+            for (HostStream* stream : ranks.streams()) {
+              static_cast<Wakeable&>(*stream).notify();
+            }
+          }
+        }) {}
+  Poker(const Poker&) = delete;
+  Poker& operator=(const Poker&) = delete;
+  ~Poker() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
 
 TEST_CASE("no payload of calls that disagree moves, however often the streams are tried") {
   for (int round = 0; round < 100; ++round) {
     CAPTURE(round);
     constexpr int size = 3;
     LocalRanks ranks(size, StreamWorkers::threads);
-    std::atomic<bool> over{false};
-    std::thread poker([&] {
-      while (!over) {
-        for (HostStream* stream : ranks.streams()) {
-          static_cast<Wakeable&>(*stream).notify();
+    std::vector<float> values{1, 2, 4};
+    {
+      const Poker poker(ranks);
+      for (int rank = 0; rank < size; ++rank) {
+        float& value = values[static_cast<std::size_t>(rank)];
+        REQUIRE(ranks.communicator(rank)
+                    .launch({.op = Collective::all_reduce,
+                             .ticket = rank == round % size ? 6U : 5U,
+                             .input = &value,
+                             .output = &value,
+                             .numel = 1},
+                            ranks.stream(rank))
+                    .ok());
+      }
+      for (HostStream* stream : ranks.streams()) {
+        CHECK(settle(*stream).failure.value_or(Failure{}).code == ErrorCode::mismatch);
+      }
+    }
+    REQUIRE(values == std::vector<float>{1, 2, 4});
+  }
+}
+
+TEST_CASE("each payload moves once, however often the streams are tried") {
+  constexpr int size = 3;
+  constexpr std::size_t numel = 4096;
+  for (const std::int64_t one_mover_bytes_max :
+       {std::int64_t{LocalWorld::default_one_mover_bytes_max}, each_its_part}) {
+    CAPTURE(one_mover_bytes_max);
+    LocalRanks ranks(size, StreamWorkers::threads, patience, Clock::steady(), 1,
+                     one_mover_bytes_max);
+    std::vector<std::vector<float>> values(size, std::vector<float>(numel, 1.0F));
+    {
+      const Poker poker(ranks);
+      constexpr Ticket rounds = 10;  // 3^10 is exact
+      for (Ticket ticket = 1; ticket <= rounds; ++ticket) {
+        for (int rank = 0; rank < size; ++rank) {
+          float* data = values[static_cast<std::size_t>(rank)].data();
+          REQUIRE(ranks.communicator(rank)
+                      .launch({.op = Collective::all_reduce,
+                               .ticket = ticket,
+                               .input = data,
+                               .output = data,
+                               .numel = numel},
+                              ranks.stream(rank))
+                      .ok());
         }
       }
-    });
-    std::vector<float> values{1, 2, 4};
-    for (int rank = 0; rank < size; ++rank) {
-      float& value = values[static_cast<std::size_t>(rank)];
-      REQUIRE(ranks.communicator(rank)
-                  .launch({.op = Collective::all_reduce,
-                           .ticket = rank == round % size ? 6U : 5U,
-                           .input = &value,
-                           .output = &value,
-                           .numel = 1},
-                          ranks.stream(rank))
-                  .ok());
+      for (HostStream* stream : ranks.streams()) {
+        CHECK_FALSE(settle(*stream).failure);
+      }
     }
-    for (HostStream* stream : ranks.streams()) {
-      CHECK(settle(*stream).failure.value_or(Failure{}).code == ErrorCode::mismatch);
+    for (const auto& sums : values) {
+      CHECK(std::ranges::count(sums, 59049.0F) == static_cast<std::ptrdiff_t>(numel));
     }
-    over = true;
-    poker.join();
-    REQUIRE(values == std::vector<float>{1, 2, 4});
   }
 }
 

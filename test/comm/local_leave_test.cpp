@@ -157,7 +157,7 @@ TEST_CASE("a rank that launched but is held up on its stream is told from one th
 
 TEST_CASE("a peer that comes but does not finish is a timeout too") {
   FakeClock clock;
-  LocalRanks ranks(2, StreamWorkers::manual, milliseconds(100), clock);
+  LocalRanks ranks(2, StreamWorkers::manual, milliseconds(100), clock, 1, each_its_part);
   launch(ranks, 0, 1);
   launch(ranks, 1, 1);
   ranks.stream(0).step();

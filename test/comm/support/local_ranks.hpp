@@ -17,14 +17,19 @@
 
 namespace troupe::test {
 
+/// For `LocalWorld`: no payload is small, each rank does its part.
+inline constexpr std::int64_t each_its_part = -1;
+
 class LocalRanks {
  public:
   LocalRanks(int size,
              StreamWorkers workers,
              Duration timeout = patience,
              const Clock& clock = Clock::steady(),
-             int channel_count = 1)
-      : world(size, timeout, clock), channels_(static_cast<std::size_t>(channel_count)) {
+             int channel_count = 1,
+             std::int64_t one_mover_bytes_max = LocalWorld::default_one_mover_bytes_max)
+      : world(size, timeout, clock, one_mover_bytes_max),
+        channels_(static_cast<std::size_t>(channel_count)) {
     for (int rank = 0; rank < size; ++rank) {
       devices_.push_back(std::make_unique<HostDevice>(workers, clock));
       all_.push_back(rank);
@@ -74,9 +79,11 @@ class LocalRanks {
 };
 
 /// One channel, for the contract suite: streams with a thread each.
-class LocalThreads final : public WorldFixture {
+class LocalThreads : public WorldFixture {
  public:
-  explicit LocalThreads(int size) : ranks(size, StreamWorkers::threads) {}
+  explicit LocalThreads(int size,
+                        std::int64_t one_mover_bytes_max = LocalWorld::default_one_mover_bytes_max)
+      : ranks(size, StreamWorkers::threads, patience, Clock::steady(), 1, one_mover_bytes_max) {}
 
   int size() const override { return ranks.size(); }
   Device& device(int rank) override { return ranks.device(rank); }
@@ -93,10 +100,13 @@ class LocalThreads final : public WorldFixture {
 };
 
 /// The same on one thread: a seed decides which stream makes the next step.
-class LocalManual final : public WorldFixture {
+class LocalManual : public WorldFixture {
  public:
-  explicit LocalManual(int size, std::uint64_t seed = 1)
-      : ranks(size, StreamWorkers::manual), random_(seed) {}
+  explicit LocalManual(int size,
+                       std::uint64_t seed = 1,
+                       std::int64_t one_mover_bytes_max = LocalWorld::default_one_mover_bytes_max)
+      : ranks(size, StreamWorkers::manual, patience, Clock::steady(), 1, one_mover_bytes_max),
+        random_(seed) {}
 
   int size() const override { return ranks.size(); }
   Device& device(int rank) override { return ranks.device(rank); }
@@ -123,6 +133,14 @@ class LocalManual final : public WorldFixture {
 
  private:
   Random random_;
+};
+
+/// Both, with every rank doing its part of the smallest payload too.
+struct LocalThreadsEach final : LocalThreads {
+  explicit LocalThreadsEach(int size) : LocalThreads(size, each_its_part) {}
+};
+struct LocalManualEach final : LocalManual {
+  explicit LocalManualEach(int size) : LocalManual(size, 1, each_its_part) {}
 };
 
 }  // namespace troupe::test
