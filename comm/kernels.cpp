@@ -40,8 +40,12 @@ void bf16_to_f32(const BFloat16* from, float* to, std::int64_t numel);
 void add_f32(const float* a, const float* b, float* to, std::int64_t numel);
 void add_bf16(const BFloat16* a, const BFloat16* b, float* to, std::int64_t numel);
 void add_bf16_to_f32(const float* a, const BFloat16* b, float* to, std::int64_t numel);
-void round_sum_bf16(const BFloat16* a, const BFloat16* b, BFloat16* to, std::int64_t numel);
-void round_sum_bf16_f32(const float* a, const BFloat16* b, BFloat16* to, std::int64_t numel);
+void add_two_bf16_to_f32(
+    const float* a, const BFloat16* b, const BFloat16* c, float* to, std::int64_t numel);
+void round_sum(const BFloat16* a, const BFloat16* b, BFloat16* to, std::int64_t numel);
+void round_sum(const float* a, const BFloat16* b, BFloat16* to, std::int64_t numel);
+void round_sum(
+    const float* a, const BFloat16* b, const BFloat16* c, BFloat16* to, std::int64_t numel);
 void divide(float* data, std::int64_t numel, float divisor);
 void add_squares(const float* data, std::int64_t blocks, double* lanes);
 
@@ -83,23 +87,36 @@ TROUPE_CLONES void add_bf16_to_f32(const float* a,
   }
 }
 
-TROUPE_CLONES void round_sum_bf16(const BFloat16* a,
-                                  const BFloat16* b,
-                                  BFloat16* to,
-                                  std::int64_t numel) {
+TROUPE_CLONES void add_two_bf16_to_f32(
+    const float* a, const BFloat16* b, const BFloat16* c, float* to, std::int64_t numel) {
+  TROUPE_INDEPENDENT_ITERATIONS
+  for (std::int64_t i = 0; i < numel; ++i) {
+    to[i] = (a[i] + to_float(b[i])) + to_float(c[i]);
+  }
+}
+
+TROUPE_CLONES void round_sum(const BFloat16* a,
+                             const BFloat16* b,
+                             BFloat16* to,
+                             std::int64_t numel) {
   TROUPE_INDEPENDENT_ITERATIONS
   for (std::int64_t i = 0; i < numel; ++i) {
     to[i] = to_bfloat16(to_float(a[i]) + to_float(b[i]));
   }
 }
 
-TROUPE_CLONES void round_sum_bf16_f32(const float* a,
-                                      const BFloat16* b,
-                                      BFloat16* to,
-                                      std::int64_t numel) {
+TROUPE_CLONES void round_sum(const float* a, const BFloat16* b, BFloat16* to, std::int64_t numel) {
   TROUPE_INDEPENDENT_ITERATIONS
   for (std::int64_t i = 0; i < numel; ++i) {
     to[i] = to_bfloat16(a[i] + to_float(b[i]));
+  }
+}
+
+TROUPE_CLONES void round_sum(
+    const float* a, const BFloat16* b, const BFloat16* c, BFloat16* to, std::int64_t numel) {
+  TROUPE_INDEPENDENT_ITERATIONS
+  for (std::int64_t i = 0; i < numel; ++i) {
+    to[i] = to_bfloat16((a[i] + to_float(b[i])) + to_float(c[i]));
   }
 }
 
@@ -187,39 +204,57 @@ void squared_norm(const float* data,
   *result += sums[0];
 }
 
-void sum(std::span<const void* const> sources, DType dtype, void* to, std::int64_t numel) noexcept {
-  if (sources.size() == 1) {
-    copy(to, sources[0], numel * static_cast<std::int64_t>(size_of(dtype)));
-    return;
-  }
-  // `to` is written after all sources were read, so it may be any of them.
+namespace {
+
+// `to` is written after all sources were read, so it may be any of them.
+
+void sum_f32(std::span<const void* const> sources, float* to, std::int64_t numel) {
   const std::size_t last = sources.size() - 1;
   Block running;
   for (std::int64_t offset = 0; offset < numel; offset += block_numel) {
     const std::int64_t count = std::min(block_numel, numel - offset);
-    if (dtype == DType::f32) {
-      const auto* sum_so_far = source<float>(sources, 0, offset);
-      for (std::size_t index = 1; index < last; ++index) {
-        loops::add_f32(sum_so_far, source<float>(sources, index, offset), running.data(), count);
-        sum_so_far = running.data();
-      }
-      loops::add_f32(sum_so_far, source<float>(sources, last, offset),
-                     static_cast<float*>(to) + offset, count);
+    const auto* sum_so_far = source<float>(sources, 0, offset);
+    for (std::size_t index = 1; index < last; ++index) {
+      loops::add_f32(sum_so_far, source<float>(sources, index, offset), running.data(), count);
+      sum_so_far = running.data();
+    }
+    loops::add_f32(sum_so_far, source<float>(sources, last, offset), to + offset, count);
+  }
+}
+
+void sum_bf16(std::span<const void* const> sources, BFloat16* to, std::int64_t numel) {
+  const std::size_t end = sources.size();
+  Block running;
+  float* const sums = running.data();
+  for (std::int64_t offset = 0; offset < numel; offset += block_numel) {
+    const std::int64_t count = std::min(block_numel, numel - offset);
+    const auto at = [&](std::size_t index) { return source<BFloat16>(sources, index, offset); };
+    if (end == 2) {
+      loops::round_sum(at(0), at(1), to + offset, count);
       continue;
     }
-    const auto* first = source<BFloat16>(sources, 0, offset);
-    auto* rounded = static_cast<BFloat16*>(to) + offset;
-    if (last == 1) {
-      loops::round_sum_bf16(first, source<BFloat16>(sources, 1, offset), rounded, count);
-      continue;
+    loops::add_bf16(at(0), at(1), sums, count);
+    std::size_t next = 2;
+    for (; next + 2 < end; next += 2) {
+      loops::add_two_bf16_to_f32(sums, at(next), at(next + 1), sums, count);
     }
-    loops::add_bf16(first, source<BFloat16>(sources, 1, offset), running.data(), count);
-    for (std::size_t index = 2; index < last; ++index) {
-      loops::add_bf16_to_f32(running.data(), source<BFloat16>(sources, index, offset),
-                             running.data(), count);
+    if (next + 2 == end) {
+      loops::round_sum(sums, at(next), at(next + 1), to + offset, count);
+    } else {
+      loops::round_sum(sums, at(next), to + offset, count);
     }
-    loops::round_sum_bf16_f32(running.data(), source<BFloat16>(sources, last, offset), rounded,
-                              count);
+  }
+}
+
+}  // namespace
+
+void sum(std::span<const void* const> sources, DType dtype, void* to, std::int64_t numel) noexcept {
+  if (sources.size() == 1) {
+    copy(to, sources[0], numel * static_cast<std::int64_t>(size_of(dtype)));
+  } else if (dtype == DType::f32) {
+    sum_f32(sources, static_cast<float*>(to), numel);
+  } else {
+    sum_bf16(sources, static_cast<BFloat16*>(to), numel);
   }
 }
 

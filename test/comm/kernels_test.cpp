@@ -251,7 +251,7 @@ TEST_CASE("squared_norm flags an infinity or a NaN wherever it is, and nothing e
 }
 
 TEST_CASE("sum adds fp32 sources in rank order, whichever of them it is written to") {
-  for (const std::size_t count : {1U, 2U, 3U, 4U, 7U}) {
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 6U, 7U}) {
     for_sizes_and_offsets([count](std::int64_t numel, std::int64_t offset) {
       for (std::size_t in_place = 0; in_place <= count; ++in_place) {
         std::vector<std::vector<float>> data;
@@ -282,7 +282,7 @@ TEST_CASE("sum adds fp32 sources in rank order, whichever of them it is written 
 }
 
 TEST_CASE("sum adds bf16 sources in fp32 and rounds once") {
-  for (const std::size_t count : {1U, 2U, 3U, 4U, 7U}) {
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 6U, 7U}) {
     for_sizes_and_offsets([count](std::int64_t numel, std::int64_t offset) {
       for (std::size_t in_place = 0; in_place <= count; ++in_place) {
         std::vector<std::vector<BFloat16>> data;
@@ -311,6 +311,39 @@ TEST_CASE("sum adds bf16 sources in fp32 and rounds once") {
         }
       }
     });
+  }
+}
+
+TEST_CASE("sum adds its sources in their order") {
+  // Of such values fp32 drops the small ones where a large one is there: any other order gives
+  // other sums. (Ordinary bf16 values have so few bits that their sums are exact in any order.)
+  constexpr float values[] = {1.0F, 3.0F, -1.0F, 67108864.0F, -67108864.0F};
+  constexpr std::size_t numel = 3000;
+  Random random(5);
+  for (const std::size_t count : {3U, 4U, 5U, 6U, 7U}) {
+    CAPTURE(count);
+    std::vector<std::vector<float>> data(count, std::vector<float>(numel));
+    std::vector<std::vector<BFloat16>> narrow;
+    std::vector<float> expected(numel);
+    for (auto& source : data) {
+      for (std::size_t i = 0; i < numel; ++i) {
+        source[i] = values[random.below(std::size(values))];
+        expected[i] = &source == data.data() ? source[i] : expected[i] + source[i];
+      }
+      narrow.push_back(as_bf16(source));
+    }
+    std::vector<const void*> sources;
+    std::vector<const void*> narrow_sources;
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      sources.push_back(data[rank].data());
+      narrow_sources.push_back(narrow[rank].data());
+    }
+    std::vector<float> sums(numel);
+    kernels::sum(sources, DType::f32, sums.data(), numel);
+    CHECK(sums == expected);
+    std::vector<BFloat16> narrow_sums(numel);
+    kernels::sum(narrow_sources, DType::bf16, narrow_sums.data(), numel);
+    CHECK(narrow_sums == as_bf16(expected));
   }
 }
 
