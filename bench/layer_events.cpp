@@ -38,6 +38,8 @@ constexpr int unit_count = 16;
 constexpr int slot_count = 3;
 /// Polling threads poll through any pause of the benchmark.
 constexpr microseconds poll_time{2'000};
+/// Of one layer. Longer pauses measure how much of the caches others have taken meanwhile.
+constexpr Nanoseconds compute_time = 20'000;
 
 PassSetup setup_of(const Case& each) {
   PassSetup setup;
@@ -66,7 +68,7 @@ void compute(const Case& each) {
     return;
   }
   if (each.ranks == 1) {
-    spin_for(60'000);
+    spin_for(compute_time);
   } else {
     std::this_thread::sleep_for(microseconds{1'000});
   }
@@ -270,7 +272,7 @@ Table layer_events(const Effort& effort) {
   table.notes = {
       note.str(),
       "Times contain one reading of the clock. p99 and mean contain what other threads took.",
-      "Between events the trainer computes for 60 us, but not in 'hit': so a hit is repeated back "
+      "Between events the trainer computes for 20 us, but not in 'hit': so a hit is repeated back "
       "to "
       "back there, and all its code and data are in the caches.",
       "With 8 ranks there are more threads than cores: trainers sleep 1 ms instead.",
