@@ -1,12 +1,11 @@
 #include "benchmarks.hpp"
+#include "stream_timing.hpp"
 #include "troupe/comm/host_device.hpp"
 #include "troupe/comm/host_stream.hpp"
 #include "troupe/comm/local_communicator.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -26,39 +25,6 @@ T value_or_throw(Result<T> result) {
 
 Buffer allocate(HostDevice& device, std::int64_t bytes) {
   return value_or_throw(device.allocate(bytes, Purpose::temporary));
-}
-
-/// Time from the moment in which all streams may begin until the last has done all that `issue`
-/// puts on them. They sleep until then, so that only their own work is measured.
-Nanoseconds time_on_streams(const std::vector<HostStream*>& streams,
-                            const std::function<void()>& issue) {
-  std::atomic<bool> open{false};
-  std::atomic<std::size_t> done{0};
-  std::atomic<Nanoseconds> last{0};
-  FutexWaiter waiter;
-  for (HostStream* stream : streams) {
-    stream->enqueue(
-        [&open]() -> Result<Progress> { return open.load() ? Progress::done : Progress::blocked; });
-  }
-  issue();
-  for (HostStream* stream : streams) {
-    stream->notify([&](const StreamReport& report) {
-      if (report.failure) {
-        throw Error(*report.failure);
-      }
-      last.store(now_ns());
-      if (done.fetch_add(1) + 1 == streams.size()) {
-        waiter.notify();
-      }
-    });
-  }
-  const Nanoseconds begun = now_ns();
-  open.store(true);
-  for (HostStream* stream : streams) {
-    static_cast<Wakeable*>(stream)->notify();
-  }
-  static_cast<void>(waiter.wait([&] { return done.load() == streams.size(); }, TimePoint::max()));
-  return last.load() - begun;
 }
 
 struct Shape {

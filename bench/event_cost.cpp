@@ -3,7 +3,7 @@
 #include "troupe/core/error.hpp"
 
 #include <algorithm>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <utility>
 

@@ -1,12 +1,14 @@
 #include "benchmarks.hpp"
 #include "pass_trainer.hpp"
+#include "stream_timing.hpp"
 #include "troupe/comm/host_device.hpp"
 #include "troupe/comm/host_stream.hpp"
 #include "troupe/comm/local_communicator.hpp"
 #include "troupe/core/error.hpp"
 
 #include <array>
-#include <optional>
+#include <cstdint>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -189,30 +191,19 @@ double gather_alone_us(const Effort& effort) {
   const auto communicator = world.communicator(0, {0}, 0);
   const std::array<float, shard_numel> from{};
   std::array<float, shard_numel> to{};
-  std::optional<StreamReport> first;
-  FutexWaiter waiter;
-  std::atomic<bool> done{false};
-  Nanoseconds begun = 0;
-  Nanoseconds finished = 0;
-  stream.run([&] { spin_for(1'000'000); });  // meanwhile all are queued
-  stream.run([&] { begun = now_ns(); });
-  for (int i = 0; i < count; ++i) {
-    const CollectiveCall call{.op = Collective::all_gather,
-                              .ticket = static_cast<Ticket>(i + 1),
-                              .input = from.data(),
-                              .output = to.data(),
-                              .numel = shard_numel};
-    if (auto launched = communicator->launch(call, stream); !launched) {
-      throw Error(launched.failure());
+  const Nanoseconds total = time_on_streams({&stream}, [&] {
+    for (int i = 0; i < count; ++i) {
+      const CollectiveCall call{.op = Collective::all_gather,
+                                .ticket = static_cast<Ticket>(i + 1),
+                                .input = from.data(),
+                                .output = to.data(),
+                                .numel = shard_numel};
+      if (auto launched = communicator->launch(call, stream); !launched) {
+        throw Error(launched.failure());
+      }
     }
-  }
-  stream.run([&] { finished = now_ns(); });
-  stream.notify([&](const StreamReport&) {
-    done.store(true);
-    waiter.notify();
   });
-  static_cast<void>(waiter.wait([&] { return done.load(); }, TimePoint::max()));
-  return static_cast<double>(finished - begun) / count * 1e-3;
+  return static_cast<double>(total) / count * 1e-3;
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <string>
 #include <utility>

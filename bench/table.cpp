@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <iomanip>
 #include <sstream>
+#include <string_view>
 
 namespace troupe::bench {
 
