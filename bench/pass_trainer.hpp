@@ -41,6 +41,8 @@ struct PassSetup {
   /// The trainer computes on a worker stream: a begin returns when the gather is launched, not when
   /// it is done (Troupe only).
   bool worker_stream = false;
+  /// Called by the rank's comm thread when a collective is launched (Troupe only); may be empty.
+  std::function<void(int rank)> on_launch{};
 };
 
 /// `units` units of one parameter each.

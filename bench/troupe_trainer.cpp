@@ -43,6 +43,9 @@ void with_troupe(const PassSetup& setup, const PassBody& body) {
   WorldOptions options;
   options.poll = setup.poll;
   options.on_warning = [](const std::string&) {};  // few slots are meant
+  if (setup.on_launch) {
+    options.on_launch = [&setup](int rank, const LaunchRecord&) { setup.on_launch(rank); };
+  }
   HostDevice device;  // of the trainers' own computation; outlives the world
   World::local(setup.ranks, options).run([&](World& world) {
     HostStream* stream = setup.worker_stream ? &device.create_host_stream("compute") : nullptr;
