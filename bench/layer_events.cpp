@@ -40,7 +40,7 @@ struct Case {
 
 constexpr int unit_count = 16;
 constexpr int slot_count = 3;
-/// Polling threads poll through any pause of the benchmark.
+/// Through any pause of the benchmark; the runtime's own choice is 50 us or nothing.
 constexpr microseconds poll_time{2'000};
 /// Of one layer. Longer pauses measure how much of the caches others have taken meanwhile.
 constexpr Nanoseconds compute_time = 20'000;
@@ -72,7 +72,7 @@ void compute(const Case& each) {
     return;
   }
   if (each.ranks == 1) {
-    spin_for(compute_time);
+    compute_for(compute_time);
   } else {
     std::this_thread::sleep_for(microseconds{1'000});
   }

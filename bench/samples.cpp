@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 
 namespace troupe::bench {
 
-void spin_for(Nanoseconds duration) {
+void compute_for(Nanoseconds duration) {
   const Nanoseconds end = now_ns() + duration;
   while (now_ns() < end) {
+    std::this_thread::yield();
   }
 }
 

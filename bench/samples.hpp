@@ -14,8 +14,9 @@ inline Nanoseconds now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds{1};
 }
 
-/// Keeps the calling thread busy, as a layer that computes on it does.
-void spin_for(Nanoseconds duration);
+/// Keeps the calling thread busy, as a layer that computes on it does; but lets a stream's worker
+/// have the core where none is free for it.
+void compute_for(Nanoseconds duration);
 
 /// The sample below which `share` (0 to 1) of all lie. Precondition: there is one.
 double percentile(std::vector<Nanoseconds> samples, double share);
