@@ -33,7 +33,7 @@ struct Board {
   bool violated;
   char invariant[160];
   char text[4096];
-  char history[8192];
+  char history[16384];
   std::uint16_t choices[std::size_t{1} << 20];
 };
 

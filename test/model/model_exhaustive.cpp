@@ -68,6 +68,11 @@ int run() {
   Explorer largest(true);
   explore("1 rank, a forward of one unit, the end of the step and its update, reduced",
           tiny_world(1, {{Op::forward, 0}}), largest);
+  ModelWorld pair = tiny_world(2, {});
+  pair.all_reduce_each_step = true;
+  pair.explore_update = false;
+  Explorer of_two(true);
+  explore("2 ranks, an empty micro-batch and an all_reduce of the trainer's, reduced", pair, of_two);
   return 0;
 }
 

@@ -80,11 +80,11 @@ void ModelTrainer::step(std::size_t index) {
   for (std::size_t batch = 0; batch < program.size(); ++batch) {
     micro_batch(program[batch], {rank_, static_cast<int>(index), static_cast<int>(batch)});
   }
-  if (!model_world_.explore_update) {
-    simulation_.leave_section(rank_);
-  }
   if (model_world_.all_reduce_each_step) {
     all_reduce(index);
+  }
+  if (!model_world_.explore_update) {
+    simulation_.leave_section(rank_);
   }
   runtime_.finish_gradients();
   if (simulation_.device(rank_).counters().gradient_bytes != 0) {

@@ -7,7 +7,7 @@ namespace troupe::test {
 
 namespace {
 
-constexpr std::size_t history_size = 40;
+constexpr std::size_t history_size = 100;
 /// Hosts get something done before this much time has passed: only what devices do comes before
 /// them, no deadline (unless the world is hasty).
 constexpr Duration patience_limit = std::chrono::milliseconds{50};
