@@ -180,14 +180,11 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
       }
       text += " (ticket " + std::to_string(ticket) + ", launched up to " +
               std::to_string(state.launched.load()) + ")";
-      const Failure failure{.code = ErrorCode::timeout,
-                            .text = std::move(text),
-                            .rank = state.config.rank,
-                            .ticket = ticket,
-                            .bucket = bucket};
-      fail(failure);
-      throw_if_failed();
-      throw Error(failure);  // not even the supervisor gets to run: in no case go on
+      fail_and_throw({.code = ErrorCode::timeout,
+                      .text = std::move(text),
+                      .rank = state.config.rank,
+                      .ticket = ticket,
+                      .bucket = bucket});
     }
     if (ticket != 0) {
       const TimePoint ended = state.config.clock->now();
@@ -214,6 +211,12 @@ bool RankActors::quiesce(Duration limit) {
   // Tickets are launched without gaps from 1, so the last one is their number.
   return state.config.waiter->wait([&] { return state.completed.load() == state.launched.load(); },
                                    state.config.clock->now() + limit);
+}
+
+void RankActors::fail_and_throw(const Failure& failure) {
+  fail(failure);
+  throw_if_failed();
+  throw Error(failure);  // not even the supervisor gets to run: in no case go on
 }
 
 void RankActors::tick() {

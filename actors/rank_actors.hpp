@@ -77,6 +77,8 @@ class RankActors {
 
   /// Tells the supervisor, and through it every rank. Any failure after the first is ignored.
   void fail(Failure failure);
+  /// The same; throws the world's first failure, which may be another.
+  [[noreturn]] void fail_and_throw(const Failure& failure);
   bool failed() const;
   void throw_if_failed() const;
   /// Waits until the comm actor has heard of the end of everything launched, so that the streams

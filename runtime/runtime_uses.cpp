@@ -89,15 +89,21 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
   }
   if (stream != nullptr) {
     stream->wait(event);
-  } else if (!await_event(event, context.clock().now() + context.timeout())) {
-    rank.fail({.code = ErrorCode::timeout,
-               .text = "rank " + std::to_string(context.rank()) +
-                       ": waited too long for the last update of bucket " +
-                       plan.describe(bucket, model) + " on stream '" + event.stream->name() + "'",
-               .rank = context.rank(),
-               .bucket = bucket});
-    rank.throw_if_failed();
+    return;
   }
+  const bool over = await_event(event, context.clock().now() + context.timeout());
+  if (event.done()) {
+    return;
+  }
+  const std::string who = "rank " + std::to_string(context.rank()) + ": ";
+  const std::string what = "the last update of bucket " + plan.describe(bucket, model) +
+                           " on stream '" + event.stream->name() + "'";
+  const std::optional<Failure> failure = event.stream->failure();
+  rank.fail_and_throw({.code = over && failure ? failure->code : ErrorCode::timeout,
+                       .text = over && failure ? who + what + " failed: " + failure->text
+                                               : who + "waited too long for " + what,
+                       .rank = context.rank(),
+                       .bucket = bucket});
 }
 
 std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {
