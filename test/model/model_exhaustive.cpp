@@ -1,6 +1,6 @@
 // Every order of messages, trainers and devices of a tiny world, up to swaps of steps that touch
-// nothing in common; and that this loses nothing, on a world small enough for really all orders. See
-// README.md. Exit: 0 nothing found, 1 a violation.
+// nothing in common; and that this loses nothing, on a world small enough for really all orders.
+// See README.md. Exit: 0 nothing found, 1 a violation.
 #include "explorer.hpp"
 #include "outcome.hpp"
 
@@ -72,7 +72,8 @@ int run() {
   pair.all_reduce_each_step = true;
   pair.explore_update = false;
   Explorer of_two(true);
-  explore("2 ranks, an empty micro-batch and an all_reduce of the trainer's, reduced", pair, of_two);
+  explore("2 ranks, an empty micro-batch and an all_reduce of the trainer's, reduced", pair,
+          of_two);
   return 0;
 }
 

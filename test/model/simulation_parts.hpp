@@ -1,0 +1,79 @@
+/// What simulation.cpp (setting up, trainers, sections) and simulation_steps.cpp (what happens
+/// next) share. Private to the two.
+#pragma once
+
+#include "simulation.hpp"
+
+namespace troupe::test {
+
+/// No world takes longer, with all its deadlines.
+inline constexpr Duration simulated_time_limit = std::chrono::hours{1};
+
+inline std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  return (hash ^ word) * 1099511628211ULL;
+}
+
+/// Names for things that are the same in every run, for choosers: of actors, and of the rest. An
+/// actor's kind takes bits 48 and up, too.
+inline std::uint64_t id_of(const ActorTag& tag) {
+  return (static_cast<std::uint64_t>(tag.kind) + 1) << 48 |
+         static_cast<std::uint64_t>(tag.rank) << 32 | tag.bucket;
+}
+
+inline constexpr std::uint64_t id_trainer = std::uint64_t{16} << 48;
+inline constexpr std::uint64_t id_stream = std::uint64_t{17} << 48;
+inline constexpr std::uint64_t id_group = std::uint64_t{18} << 48;
+inline constexpr std::uint64_t id_memory = std::uint64_t{32} << 48;
+inline constexpr std::uint64_t id_world = std::uint64_t{20} << 48;
+
+/// Of a rank's trainer, in its fiber; outside of any fiber (when the rank is ended) it drives the
+/// simulation itself.
+class Simulation::RankWaiter final : public Waiter {
+ public:
+  explicit RankWaiter(Simulation& simulation) : simulation_(simulation) {}
+
+  void notify() override {
+    notified_ = true;
+    simulation_.timeline_.touch(this, false);
+  }
+
+  bool wait(FunctionRef<bool()> ready, TimePoint deadline) override {
+    if (ready()) {
+      return true;
+    }
+    expired_ = false;
+    const Timeline::Id timer = simulation_.timeline_.at(deadline, this, [this] {
+      expired_ = true;
+      simulation_.timeline_.touch(this);
+    });
+    if (Fiber::current() == nullptr) {
+      simulation_.drive([&] { return expired_ || ready(); });
+    } else {
+      notified_ = false;
+      ready_ = &ready;
+      Fiber::pause();
+      ready_ = nullptr;
+    }
+    simulation_.timeline_.cancel(timer);
+    return ready();
+  }
+
+  /// Whether the fiber may go on.
+  bool may_go_on() {
+    if (ready_ == nullptr || expired_) {
+      return true;
+    }
+    if (notified_ && !(*ready_)()) {
+      notified_ = false;
+    }
+    return notified_;
+  }
+
+ private:
+  Simulation& simulation_;
+  FunctionRef<bool()>* ready_ = nullptr;  // while the fiber waits
+  bool notified_ = false;
+  bool expired_ = false;
+};
+
+}  // namespace troupe::test
