@@ -6,8 +6,8 @@
 /// *ordinary* buckets; classes above it are *outsized* (embedding, head), classes below it are
 /// small and get as many slots as the ordinary one. Gradient slots have size classes of their own;
 /// a tied bucket keeps its gradient through several units, so it has a class with one slot for
-/// itself. Source of the defaults: three slots are the knee of the modelled step time, one outsized
-/// slot costs under a point, a second gradient slot 4-49 % (docs/architecture.md).
+/// itself. Source of the defaults, a timing model of the schedule: three slots are the knee of the
+/// step time, one outsized slot costs under a point, only one gradient slot 4 to 49 %.
 ///
 ///     arena   | class 0: slot 0 | class 1: slot 1 | slot 2 | slot 3 | gradients: slot 0 | ...
 #pragma once

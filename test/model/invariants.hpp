@@ -1,4 +1,4 @@
-/// What is always true, looked at after every message, one function each. Numbers are those of
+/// What is always true, one function each, looked at after messages. Numbers are those of
 /// README.md. Written from the rules; of the code under test it uses names and views only.
 ///
 /// Here are those that messages show. Invariant 5 is the access log's, 6, 7 and 9 are found by the
