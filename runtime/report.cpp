@@ -91,7 +91,8 @@ std::string waited_text(const Report& report) {
   std::array<char, 48> text{};
   std::snprintf(text.data(), text.size(), "%.3f s",
                 std::chrono::duration<double>(report.waited).count());
-  return named("trainer waited") + text.data() + " for communication, in " +
+  return named("trainer waited") + text.data() +
+         " for communication, construction and exports included, in " +
          std::to_string(report.steps) + (report.steps == 1 ? " step\n" : " steps\n");
 }
 
