@@ -111,7 +111,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void check_stream(Stream* stream) const;
   void admit(Stream* stream);
   bool await_streams(Duration limit);
-  bool await_event(const Event& event, TimePoint deadline);
+  bool await_event(const Event& event, TimePoint deadline, bool or_failed);
   void await_update(BucketId bucket, Stream* stream);
   const OpenUse& open_use(std::uint32_t use) const;
   const Place& place(UnitId unit, std::string_view name) const;

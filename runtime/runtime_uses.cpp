@@ -62,13 +62,16 @@ void RuntimeImpl::admit(Stream* stream) {
 bool RuntimeImpl::await_streams(Duration limit) {
   const TimePoint deadline = context.clock().now() + limit;
   return std::ranges::all_of(
-      streams_, [&](Stream* stream) { return await_event(stream->record(), deadline); });
+      streams_, [&](Stream* stream) { return await_event(stream->record(), deadline, false); });
 }
 
-/// An event on one of the trainer's streams, or that stream's failure.
-bool RuntimeImpl::await_event(const Event& event, TimePoint deadline) {
+/// An event on one of the trainer's streams, or that stream's failure; with `or_failed` also that
+/// of the rank.
+bool RuntimeImpl::await_event(const Event& event, TimePoint deadline, bool or_failed) {
   constexpr std::chrono::milliseconds look_interval{1};
-  const auto over = [&] { return event.done() || event.stream->failure().has_value(); };
+  const auto over = [&] {
+    return (or_failed && rank.failed()) || event.done() || event.stream->failure().has_value();
+  };
   while (!over()) {
     const TimePoint now = context.clock().now();
     if (now >= deadline) {
@@ -91,7 +94,8 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
     stream->wait(event);
     return;
   }
-  const bool over = await_event(event, context.clock().now() + context.timeout());
+  const bool over = await_event(event, context.clock().now() + context.timeout(), true);
+  rank.throw_if_failed();
   if (event.done()) {
     return;
   }

@@ -4,8 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 namespace troupe::test {
 namespace {
@@ -77,6 +80,51 @@ TEST_CASE("a gather, an export and the end of the runtime hear of a failed updat
           static_cast<void>(runtime.full_parameter("u0.p0"));
         }).find(planted) != std::string::npos);
   CHECK(error_after_failed_update(2, [](World&, Runtime&) {}).find(planted) != std::string::npos);
+}
+
+TEST_CASE("who waits for an update on a stream hears of a peer's failure meanwhile") {
+  for (const bool end_of_step : {false, true}) {
+    CAPTURE(end_of_step);
+    std::atomic<bool> heard = false;
+    std::atomic<bool> heard_in_time = false;
+    const auto body = [&](World& world) {
+      HostStream& updates = world.host_device().create_host_stream("updates");
+      Runtime runtime(world, toy_model({{64}, {64}}), {.prefetch_depth = 0});
+      runtime.initialize([](ParameterView) {});
+      if (world.rank() == 0) {
+        const Update update = runtime.update(&updates);
+        updates.run([&] {
+          for (int look = 0; look < 5000 && !heard; ++look) {
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+          }
+          heard_in_time = heard.load();
+        });
+      }
+      if (world.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{100});  // the other one waits by now
+        throw std::runtime_error("planted");
+      }
+      try {
+        if (end_of_step) {
+          {
+            const auto micro_batch = runtime.micro_batch();
+          }
+          runtime.finish_gradients();
+        } else {
+          static_cast<void>(runtime.update());
+        }
+      } catch (const Error&) {
+        heard = true;
+        throw;
+      }
+    };
+    try {
+      World::local(2, quiet()).run(body);
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()) == "rank 1 failed: planted");
+    }
+    CHECK(heard_in_time);
+  }
 }
 
 }  // namespace
