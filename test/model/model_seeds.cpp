@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t seeds_default = 20'000;
 constexpr std::uint64_t seeds_per_process = 500;
+constexpr std::uint64_t seeds_end_max = std::uint64_t{1} << 63U;
 constexpr int shrink_attempts = 400;
 
 struct Arguments {
@@ -62,7 +63,10 @@ std::optional<Arguments> parse(int count, char** values) {
       return std::nullopt;
     }
   }
-  return count % 2 == 1 ? std::optional(arguments) : std::nullopt;
+  // Running nothing would look like finding nothing.
+  const bool some = arguments.seeds > 0 && arguments.seeds <= seeds_end_max &&
+                    arguments.first <= seeds_end_max - arguments.seeds;
+  return count % 2 == 1 && some ? std::optional(arguments) : std::nullopt;
 }
 
 void print(const Finding& finding, const Choices& choices) {
