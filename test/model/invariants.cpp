@@ -57,6 +57,9 @@ std::string Invariants::place(const ActorTag& tag) {
 
 void Invariants::sent(const Sent& message) {
   ++messages_;
+  if (!failed_at_ && simulation_.fabric().first_failure().get()) {
+    failed_at_ = simulation_.timeline().now();
+  }
   RankView& own = view(message.to.rank);
   if (message.to.kind == ActorTag::Kind::bucket) {
     bucket(message.to).mail.push_back(message);

@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Invariants final : public Watcher {
   /// The common list of launches.
   const std::vector<LaunchRecord>& launches() const { return launches_; }
   std::uint64_t messages() const { return messages_; }
+  /// When the first message was sent after the world had failed.
+  std::optional<TimePoint> failed_at() const { return failed_at_; }
 
  private:
   enum class Life : std::uint8_t { sharded, gathering, in_use, ready, failed };
@@ -85,6 +88,7 @@ class Invariants final : public Watcher {
   std::vector<RankView> ranks_;
   std::vector<LaunchRecord> launches_;
   std::uint64_t messages_ = 0;
+  std::optional<TimePoint> failed_at_;
 };
 
 }  // namespace troupe::test

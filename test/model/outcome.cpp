@@ -14,6 +14,8 @@ constexpr const char* same_error = "F: all ranks end with the same first error, 
 constexpr const char* nothing_left = "8: nothing is left";
 /// All deadlines of a world one after the other.
 constexpr Duration failure_time_limit = std::chrono::minutes{2};
+/// From the first failure on nobody needs a deadline: what is on the trainers' streams ends.
+constexpr Duration time_limit_after_failure = std::chrono::seconds{1};
 
 /// What the world does to the simulation: how long things take, and what goes wrong.
 class Circumstances {
@@ -83,7 +85,8 @@ struct Ending {
 void check_ending(Simulation& simulation,
                   const ModelWorld& world,
                   const std::vector<Ending>& endings,
-                  const std::optional<Failure>& failure) {
+                  const std::optional<Failure>& failure,
+                  std::optional<TimePoint> failed_at) {
   if (!failure) {
     for (const Ending& ending : endings) {
       if (!ending.returned) {
@@ -110,8 +113,12 @@ void check_ending(Simulation& simulation,
                                           failure->text + "'");
     }
   }
-  if (world.fault.kind != PlannedFault::Kind::haste &&
-      simulation.timeline().now() > TimePoint{} + failure_time_limit) {
+  if (world.fault.kind == PlannedFault::Kind::haste) {
+    return;
+  }
+  const TimePoint now = simulation.timeline().now();
+  if (now > TimePoint{} + failure_time_limit ||
+      (failed_at && now > *failed_at + time_limit_after_failure)) {
     simulation.violated(same_error, "the ranks took too long to end");
   }
 }
@@ -161,7 +168,7 @@ Outcome run_world(const ModelWorld& world,
     }
   });
   const std::optional<Failure> failure = running.fabric().first_failure().get();
-  check_ending(running, world, endings, failure);
+  check_ending(running, world, endings, failure, invariants.failed_at());
   for (int rank = 0; rank < world.ranks; ++rank) {
     if (!running.context(rank).actors().quiesce(std::chrono::seconds{30})) {
       running.violated(nothing_left, "collectives of rank " + std::to_string(rank) +
