@@ -45,7 +45,10 @@ ModelTrainer::ModelTrainer(Simulation& simulation,
       runtime_(world, model_world.model, model_world.options) {
   SimulatedDevice& device = simulation.device(rank_);
   if (model_world.worker_stream) {
-    compute_stream_ = &device.create_simulated_stream("compute");
+    compute_streams_.fill(&device.create_simulated_stream("compute"));
+    if (model_world.two_streams) {
+      compute_streams_[1] = &device.create_simulated_stream("compute 2");
+    }
   }
   if (model_world.worker_update) {
     update_stream_ = &device.create_simulated_stream("update");
@@ -125,6 +128,7 @@ void ModelTrainer::micro_batch(const MicroBatchProgram& program, const Data& dat
   std::optional<Eval> eval;
   for (const Op& op : program) {
     next_operation();
+    compute_stream_ = compute_streams_[operations_ % 2];
     switch (op.kind) {
       case Op::forward:
       case Op::begin_forward: {
@@ -171,11 +175,17 @@ void ModelTrainer::compute(const char* what,
       simulation_.chooser().draw(is_update ? model_world_.update_time : model_world_.compute_time)};
   if (on_stream) {
     SimulatedStream& stream = is_update ? *update_stream_ : *compute_stream_;
+    if (!is_update) {
+      stream.wait(computed_);  // maybe on the other stream: each needs what came before
+    }
     stream.run(what, number, time, std::move(accesses), [alive = alive_, work = std::move(work)] {
       if (*alive) {
         work();
       }
     });
+    if (!is_update) {
+      computed_ = stream.record();
+    }
     return;
   }
   const AccessLog::Id id = simulation_.accesses().begin({what, number, rank_}, std::move(accesses));

@@ -6,6 +6,7 @@
 #include "simulation.hpp"
 #include "troupe/runtime/runtime.hpp"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -49,7 +50,9 @@ class ModelTrainer {
   World& world_;
   const int rank_;
   Runtime runtime_;
-  SimulatedStream* compute_stream_ = nullptr;
+  std::array<SimulatedStream*, 2> compute_streams_{};  // uses take turns; null: no streams
+  SimulatedStream* compute_stream_ = nullptr;          // of the use at hand
+  Event computed_;                                     // the last computation
   SimulatedStream* update_stream_ = nullptr;
   std::shared_ptr<Activations> activations_;
   std::shared_ptr<Activations> eval_activations_;

@@ -30,7 +30,9 @@ std::string ModelWorld::text() const {
                      " units, " + std::to_string(plan.buckets.size()) + " buckets, " +
                      std::to_string(steps.size()) + " steps, depth " +
                      (options.prefetch_depth ? std::to_string(*options.prefetch_depth) : "default");
-  text += worker_stream ? ", computes on a stream" : ", computes on its thread";
+  text += !worker_stream ? ", computes on its thread"
+          : two_streams  ? ", computes on two streams"
+                         : ", computes on a stream";
   text += worker_update ? ", updates on a stream, " : ", ";
   text += to_string(fault.kind);
   if (fault.kind != PlannedFault::Kind::none && fault.kind != PlannedFault::Kind::haste) {
@@ -98,6 +100,7 @@ ModelWorld random_world(std::uint64_t seed) {
   world.compute_time = random.of<std::uint64_t>({1, 4, 100});
   world.update_time = random.of<std::uint64_t>({1, 100, 30'000});
   world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
+  world.two_streams = random.percent(50);
   return world;
 }
 

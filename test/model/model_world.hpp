@@ -36,6 +36,7 @@ struct ModelWorld {
   int ranks = 1;
   std::vector<StepProgram> steps;
   bool worker_stream = false;         ///< computation on a stream, not on the trainer's thread
+  bool two_streams = false;           ///< … on two, which uses take by turns
   bool worker_update = false;         ///< the same for updates, …
   bool mixed_updates = false;         ///< … every second one only
   bool update_again = false;          ///< a second update, by the trainer's thread, after each
