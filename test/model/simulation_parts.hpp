@@ -50,6 +50,7 @@ class Simulation::RankWaiter final : public Waiter {
       simulation_.drive([&] { return expired_ || ready(); });
     } else {
       notified_ = false;
+      looks_itself_ = deadline <= simulation_.timeline_.now() + look_interval_max;
       ready_ = &ready;
       Fiber::pause();
       ready_ = nullptr;
@@ -69,9 +70,18 @@ class Simulation::RankWaiter final : public Waiter {
     return notified_;
   }
 
+  /// Whether what the fiber waits for is so, and nobody told it.
+  bool overlooked() {
+    return ready_ != nullptr && !notified_ && !expired_ && !looks_itself_ && (*ready_)();
+  }
+
  private:
+  /// Who waits no longer than that waits for a stream that tells nobody.
+  static constexpr Duration look_interval_max = std::chrono::milliseconds{1};
+
   Simulation& simulation_;
   FunctionRef<bool()>* ready_ = nullptr;  // while the fiber waits
+  bool looks_itself_ = false;
   bool notified_ = false;
   bool expired_ = false;
 };

@@ -123,6 +123,12 @@ void Simulation::step() {
   hash_ = mix(mix(hash_, index), candidates_.size());
   const Candidate chosen = what_[index];
   happen(chosen);
+  for (std::size_t rank = 0; rank < waiters_.size(); ++rank) {
+    if (waiters_[rank]->overlooked()) {
+      violated("W: who waits is told", "rank " + std::to_string(rank) +
+                                           " waits for something that is so, and was not notified");
+    }
+  }
   const bool others_ended = [&] {
     for (std::size_t rank = 0; rank < trainers_.size(); ++rank) {
       if (!frozen_[rank] && !trainers_[rank]->ended()) {
