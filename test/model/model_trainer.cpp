@@ -52,6 +52,9 @@ ModelTrainer::ModelTrainer(Simulation& simulation,
   }
   if (model_world.worker_update) {
     update_stream_ = &device.create_simulated_stream("update");
+    if (model_world.two_streams) {
+      second_update_stream_ = &device.create_simulated_stream("update 2");
+    }
   }
 }
 
@@ -167,24 +170,23 @@ void ModelTrainer::micro_batch(const MicroBatchProgram& program, const Data& dat
 /// On the trainer's thread its time passes here; on a stream it is issued.
 void ModelTrainer::compute(const char* what,
                            std::uint64_t number,
-                           bool on_stream,
+                           SimulatedStream* stream,
                            std::vector<Access> accesses,
                            std::function<void()> work) {
-  const bool is_update = *what == 'u';
+  const bool is_update = *what != 'f' && *what != 'b';
   const Duration time = std::chrono::microseconds{
       simulation_.chooser().draw(is_update ? model_world_.update_time : model_world_.compute_time)};
-  if (on_stream) {
-    SimulatedStream& stream = is_update ? *update_stream_ : *compute_stream_;
+  if (stream != nullptr) {
     if (!is_update) {
-      stream.wait(computed_);  // maybe on the other stream: each needs what came before
+      stream->wait(computed_);  // maybe on the other stream: each needs what came before
     }
-    stream.run(what, number, time, std::move(accesses), [alive = alive_, work = std::move(work)] {
+    stream->run(what, number, time, std::move(accesses), [alive = alive_, work = std::move(work)] {
       if (*alive) {
         work();
       }
     });
     if (!is_update) {
-      computed_ = stream.record();
+      computed_ = stream->record();
     }
     return;
   }
@@ -219,7 +221,7 @@ void ModelTrainer::forward(const Use& use, std::size_t unit, const Data& data, b
     views.push_back(use[each.name]);
     accesses.push_back({views.back().data, bytes_of(views.back()), false});
   }
-  compute("forward of unit", unit, compute_stream_ != nullptr, std::move(accesses),
+  compute("forward of unit", unit, compute_stream_, std::move(accesses),
           [this, unit, data, views, &parameters, version = version_,
            activations = in_eval ? eval_activations_ : activations_] {
             std::vector<std::vector<float>> values;
@@ -252,7 +254,7 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
     }
     pairs.push_back(pair);
   }
-  compute("backward of unit", op.unit, compute_stream_ != nullptr, std::move(accesses),
+  compute("backward of unit", op.unit, compute_stream_, std::move(accesses),
           [this, unit = op.unit, data, pairs = std::move(pairs), version = version_,
            activations = activations_] {
             std::size_t i = 0;
@@ -273,15 +275,15 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
 
 /// p = p − 0.125 · g, as the reference has it; compares the gradients first.
 void ModelTrainer::update(std::size_t step) {
-  const bool on_stream =
-      update_stream_ != nullptr && (!model_world_.mixed_updates || step % 2 == 0);
-  Update update = runtime_.update(on_stream ? update_stream_ : nullptr);
+  SimulatedStream* const stream =
+      !model_world_.mixed_updates || step % 2 == 0 ? update_stream_ : nullptr;
+  Update update = runtime_.update(stream);
   for (std::size_t i = 0; i < update.shard_count(); ++i) {
     const std::size_t index = model_world_.update_backwards ? update.shard_count() - 1 - i : i;
     const ShardView shard = update.shard(index);
     if (shard.trainable) {
       const auto bytes = static_cast<std::int64_t>(shard.weights.size_bytes());
-      compute("update of bucket", shard.bucket, on_stream,
+      compute("update of bucket", shard.bucket, stream,
               {{shard.weights.data(), bytes, true}, {shard.gradients.data(), bytes, false}},
               [this, step, shard] {
                 const auto& members = runtime_.bucket_plan().buckets[shard.bucket].parameters;
@@ -308,10 +310,10 @@ void ModelTrainer::update(std::size_t step) {
 
 /// Doubles and halves every weight, as somebody might who looks at them in between.
 void ModelTrainer::update_again() {
-  Update update = runtime_.update();
+  Update update = runtime_.update(second_update_stream_);
   for (std::size_t index = 0; index < update.shard_count(); ++index) {
     const ShardView shard = update.shard(index);
-    compute("second update of bucket", shard.bucket, false,
+    compute("second update of bucket", shard.bucket, second_update_stream_,
             {{shard.weights.data(), static_cast<std::int64_t>(shard.weights.size_bytes()), true}},
             [shard] {
               for (float& weight : shard.weights) {

@@ -39,7 +39,7 @@ class ModelTrainer {
   void all_reduce(std::size_t step);
   void compute(const char* what,
                std::uint64_t number,
-               bool on_stream,
+               SimulatedStream* stream,
                std::vector<Access> accesses,
                std::function<void()> work);
   void compare(const TensorView& view, ParameterId parameter, std::size_t version);
@@ -54,6 +54,7 @@ class ModelTrainer {
   SimulatedStream* compute_stream_ = nullptr;          // of the use at hand
   Event computed_;                                     // the last computation
   SimulatedStream* update_stream_ = nullptr;
+  SimulatedStream* second_update_stream_ = nullptr;
   std::shared_ptr<Activations> activations_;
   std::shared_ptr<Activations> eval_activations_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

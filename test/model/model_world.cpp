@@ -101,6 +101,7 @@ ModelWorld random_world(std::uint64_t seed) {
   world.update_time = random.of<std::uint64_t>({1, 100, 30'000});
   world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
   world.two_streams = random.percent(50);
+  world.kernel_time = random.of<std::uint64_t>({2, 2, 500});
   return world;
 }
 

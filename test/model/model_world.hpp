@@ -36,7 +36,7 @@ struct ModelWorld {
   int ranks = 1;
   std::vector<StepProgram> steps;
   bool worker_stream = false;         ///< computation on a stream, not on the trainer's thread
-  bool two_streams = false;           ///< … on two, which uses take by turns
+  bool two_streams = false;           ///< uses take turns on two streams, second updates have one
   bool worker_update = false;         ///< the same for updates, …
   bool mixed_updates = false;         ///< … every second one only
   bool update_again = false;          ///< a second update, by the trainer's thread, after each
@@ -49,6 +49,7 @@ struct ModelWorld {
   /// Upper limits of what is drawn for each piece of work, in microseconds.
   std::uint64_t compute_time = 1;
   std::uint64_t update_time = 1;
+  std::uint64_t kernel_time = 2;
   std::uint64_t collective_time = 1;
 
   /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, 2 micro-batches …"

@@ -3,6 +3,7 @@
 #include "invariants.hpp"
 #include "model_trainer.hpp"
 
+#include <algorithm>
 #include <optional>
 
 namespace troupe::test {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr const char* liveness = "L: every step ends";
 constexpr const char* same_error = "F: all ranks end with the same first error, in bounded time";
+constexpr const char* planned_exception = "planned exception";
 constexpr const char* nothing_left = "8: nothing is left";
 /// All deadlines of a world one after the other.
 constexpr Duration failure_time_limit = std::chrono::minutes{2};
@@ -34,7 +36,7 @@ class Circumstances {
       };
       options.network.delay = [this](int) { return std::chrono::microseconds{chooser_.draw(3)}; };
       options.kernel_time = [this](std::int64_t) {
-        return std::chrono::microseconds{chooser_.draw(2)};
+        return std::chrono::microseconds{chooser_.draw(world_.kernel_time)};
       };
     }
     options.network.fault = [this](const CollectiveCall&) { return next_collective(); };
@@ -98,6 +100,11 @@ void check_ending(Simulation& simulation,
   }
   if (world.fault.kind == PlannedFault::Kind::none) {
     simulation.violated(liveness, "without a fault the world failed: " + failure->text);
+  }
+  if (std::ranges::any_of(endings, &Ending::planned) &&
+      failure->text.find(planned_exception) == std::string::npos) {
+    simulation.violated(
+        same_error, "an exception ended a rank, but the first error is '" + failure->text + "'");
   }
   for (std::size_t rank = 0; rank < endings.size(); ++rank) {
     const Ending& ending = endings[rank];
@@ -163,7 +170,7 @@ Outcome run_world(const ModelWorld& world,
       throw;
     } catch (const std::exception& exception) {
       ending.text = exception.what();
-      ending.planned = ending.text == "planned exception";
+      ending.planned = ending.text == planned_exception;
       throw;
     }
   });
