@@ -84,7 +84,11 @@ int main(int argc, char** argv) {
   app.add_option("--only", only, "run these measurements")
       ->check(CLI::IsMember(names))
       ->type_name("NAME");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     return run(quick, json, only);
   } catch (const std::exception& error) {

@@ -8,7 +8,7 @@ namespace troupe {
 
 void RankTrace::add(const TraceSpan& span) noexcept {
   const std::lock_guard lock(mutex_);
-  if (full()) {
+  if (full() || span.end < span.begin || span.row >= rows_.size()) {
     ++dropped_;
     return;
   }

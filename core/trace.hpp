@@ -83,7 +83,8 @@ class RankTrace {
   RankTrace(const RankTrace&) = delete;
   RankTrace& operator=(const RankTrace&) = delete;
 
-  // What cannot be kept, at the limit or for want of memory, is dropped.
+  // What cannot be kept, at the limit or for want of memory, is dropped; so is a span that ends
+  // before it begins or is of no row.
 
   void add(const TraceSpan& span) noexcept;
   /// The counter changes by `change`.

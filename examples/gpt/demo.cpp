@@ -13,9 +13,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -83,6 +85,12 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     return 2;
   }
   const auto& corpus = std::get<Corpus>(loaded);
+  std::error_code unknown;  // neither exists, say
+  if (std::filesystem::equivalent(options.trace, options.data, unknown)) {
+    err << "gpt: --trace would overwrite the text that --data names: " << options.trace.string()
+        << "\n";
+    return 2;
+  }
   TraceFile trace(options.trace);
   if (const std::string error = trace.error(); !error.empty()) {
     err << "gpt: " << error << "\n";

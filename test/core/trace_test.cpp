@@ -84,6 +84,16 @@ TEST_CASE("what comes after the limit is counted and dropped, the first records 
   CHECK(trace.counts().size() == 1);
 }
 
+TEST_CASE("a span that ends before it begins, or is of no row, is counted and dropped") {
+  RankTrace trace(100);
+  trace.add(span(0, 2, 1, "backwards"));
+  trace.add(span(7, 1, 2, "of no row"));
+  CHECK(trace.dropped() == 2);
+  CHECK(trace.spans().empty());
+  trace.add(span(2, 2, 2, "short"));
+  CHECK(trace.spans().size() == 1);
+}
+
 TEST_CASE("rows that are acquired at once differ, those given back are used again") {
   RankTrace trace(100);
   const int stream = 0;
