@@ -81,7 +81,7 @@ bool BucketLife::advance(BucketEvent event) {
           0);
     return false;
   }
-  trace(life_, *next);
+  trace(life_, next);
   life_ = *next;
   words_.states[setup_.id].store(life_, std::memory_order_relaxed);
   return life_ != BucketState::failed;

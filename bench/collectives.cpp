@@ -125,9 +125,12 @@ class Copiers {
           streams_[0]->wait(done[1]);
           streams_[1]->wait(done[0]);
         }
-        for (std::size_t thread = 0; thread < streams_.size(); ++thread) {
-          streams_[thread]->run([to = to_[thread].data(), from = from_[thread].data(),
-                                 bytes = bytes_] { std::memcpy(to, from, bytes); });
+        std::size_t thread = 0;
+        for (HostStream* stream : streams_) {
+          stream->run([to = to_[thread].data(), from = from_[thread].data(), bytes = bytes_] {
+            std::memcpy(to, from, bytes);
+          });
+          ++thread;
         }
       }
     });

@@ -23,8 +23,8 @@ SchedulePlan plan_of(std::uint32_t buckets) {
   SchedulePlan plan;
   for (BucketId bucket = 0; bucket < buckets; ++bucket) {
     plan.unit_buckets.push_back({bucket});
-    plan.unit_names.push_back("unit");
-    plan.bucket_names.push_back("bucket");
+    plan.unit_names.emplace_back("unit");
+    plan.bucket_names.emplace_back("bucket");
   }
   plan.slot_class.assign(buckets, 0);
   plan.gradient_class.assign(buckets, 0);

@@ -281,9 +281,8 @@ Table layer_events(const Effort& effort) {
   table.notes = {
       note.str(),
       "Times contain one reading of the clock. p99 and mean contain what other threads took.",
-      "Between events the trainer computes for 20 us, but not in 'hit': so a hit is repeated back "
-      "to "
-      "back there, and all its code and data are in the caches.",
+      "Between events the trainer computes for 20 us, but not in 'hit': all is in the caches "
+      "there.",
       "With 8 ranks there are more threads than cores: trainers sleep 1 ms instead.",
       "to its launch: from the call until the comm thread has launched the gather, with the wake "
       "of the stream's worker; where launching is all the host does, the call ends there.",

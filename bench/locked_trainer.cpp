@@ -252,10 +252,12 @@ void with_one_lock(const PassSetup& setup, const PassBody& body) {
   LocalWorld local(setup.ranks, std::chrono::minutes{1});
   const Plan plan = plan_of(setup);
   std::vector<std::unique_ptr<LockedTrainer>> trainers;
+  trainers.reserve(static_cast<std::size_t>(setup.ranks));
   for (int rank = 0; rank < setup.ranks; ++rank) {
     trainers.push_back(std::make_unique<LockedTrainer>(shared, local, rank, plan));
   }
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(setup.ranks));
   for (int rank = 0; rank < setup.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       LockedTrainer& trainer = *trainers[static_cast<std::size_t>(rank)];

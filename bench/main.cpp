@@ -71,25 +71,24 @@ int run(bool quick, const std::string& json, const std::vector<std::string>& onl
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"What Troupe costs: layer events, decisions, in-process collectives."};
-  bool quick = false;
-  std::string json;
-  std::vector<std::string> only;
-  std::vector<std::string> names;
-  for (const auto& measurement : measurements) {
-    names.push_back(measurement.first);
-  }
-  app.add_flag("--quick", quick, "so short that the numbers mean nothing: for tests");
-  app.add_option("--json", json, "also write everything to this file")->type_name("FILE");
-  app.add_option("--only", only, "run these measurements")
-      ->check(CLI::IsMember(names))
-      ->type_name("NAME");
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
+    CLI::App app{"What Troupe costs: layer events, decisions, in-process collectives."};
+    bool quick = false;
+    std::string json;
+    std::vector<std::string> only;
+    std::vector<std::string> names(measurements.size());
+    std::ranges::transform(measurements, names.begin(),
+                           [](const auto& measurement) { return measurement.first; });
+    app.add_flag("--quick", quick, "so short that the numbers mean nothing: for tests");
+    app.add_option("--json", json, "also write everything to this file")->type_name("FILE");
+    app.add_option("--only", only, "run these measurements")
+        ->check(CLI::IsMember(names))
+        ->type_name("NAME");
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app.exit(error) == 0 ? 0 : 2;
+    }
     return run(quick, json, only);
   } catch (const std::exception& error) {
     std::cerr << "troupe_bench: " << error.what() << "\n";

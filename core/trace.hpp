@@ -82,6 +82,7 @@ class RankTrace {
   explicit RankTrace(std::size_t records_max) : records_max_(records_max) {}
   RankTrace(const RankTrace&) = delete;
   RankTrace& operator=(const RankTrace&) = delete;
+  ~RankTrace() = default;
 
   // What cannot be kept, at the limit or for want of memory, is dropped; so is a span that ends
   // before it begins or is of no row.
@@ -132,6 +133,7 @@ class Trace {
       : records_max_per_rank_(records_max_per_rank) {}
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
+  ~Trace() = default;
 
   /// Made at the first call for that rank; lives as long as the trace.
   RankTrace& of_rank(int rank);

@@ -57,7 +57,7 @@ RankContext::RankContext(RankEnvironment environment) : environment_(std::move(e
     config.trace = &environment_.trace->of_rank(rank());
   }
   actors_ = std::make_unique<RankActors>(*environment_.actors, std::move(config));
-  compute_log_.emplace(*actors_);
+  compute_log_ = std::make_unique<ComputeLog>(*actors_);
 }
 
 RankContext::~RankContext() {

@@ -90,7 +90,7 @@ class RankContext {
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
   std::unique_ptr<RankActors> actors_;
-  std::optional<ComputeLog> compute_log_;
+  std::unique_ptr<ComputeLog> compute_log_;
   std::vector<std::shared_ptr<void>> remains_;
   std::optional<std::string> abandoned_;
   std::atomic<const char*> calling_{nullptr};

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -55,9 +54,9 @@ class TraceFile {
 
   /// Empty if all went well.
   std::string error() const {
-    return asked() && !file_
-               ? "cannot write the trace to " + path_.string() + ": " + std::strerror(errno)
-               : "";
+    return asked() && !file_ ? "cannot write the trace to " + path_.string() + ": " +
+                                   std::generic_category().message(errno)
+                             : "";
   }
   troupe::Trace* trace() { return asked() ? &trace_ : nullptr; }
   void write() {
