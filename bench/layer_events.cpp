@@ -281,11 +281,9 @@ Table layer_events(const Effort& effort) {
   table.notes = {
       note.str(),
       "Times contain one reading of the clock. p99 and mean contain what other threads took.",
-      "Between events the trainer computes for 20 us, but not in 'hit': all is in the caches "
-      "there.",
+      "Between events the trainer computes for 20 us, but not in 'hit'.",
       "With 8 ranks there are more threads than cores: trainers sleep 1 ms instead.",
-      "to its launch: from the call until the comm thread has launched the gather, with the wake "
-      "of the stream's worker; where launching is all the host does, the call ends there.",
+      "to its launch: until the comm thread has launched the gather and woken the stream's worker.",
       "worker stream: the trainer computes on one; a begin also makes it wait for the gather.",
   };
   return table;

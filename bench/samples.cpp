@@ -35,10 +35,8 @@ Spread scaled(Spread spread, double factor) {
 }
 
 Spread repeat(int repetitions, const std::function<double()>& measure) {
-  std::vector<double> values;
-  for (int i = 0; i < repetitions; ++i) {
-    values.push_back(measure());
-  }
+  std::vector<double> values(static_cast<std::size_t>(repetitions));
+  std::ranges::generate(values, measure);
   return spread_of(std::move(values));
 }
 

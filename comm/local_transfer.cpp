@@ -53,15 +53,16 @@ void sum_inputs(std::span<const CollectiveCall> calls, Slice slice, void* to) {
 
 std::int64_t bytes_read(const CollectiveCall& call, int size) {
   const std::int64_t bytes = bytes_of(call, call.numel);
+  const std::int64_t ranks = size;
   switch (call.op) {
     case Collective::all_gather:
     case Collective::reduce_scatter:
-      return size * size * bytes;
+      return ranks * ranks * bytes;
     case Collective::all_reduce:
-      return 2 * size * bytes;
+      return 2 * ranks * bytes;
     case Collective::reduce:
     case Collective::broadcast:
-      return size * bytes;
+      return ranks * bytes;
     case Collective::barrier:
       break;
   }

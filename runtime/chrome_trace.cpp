@@ -151,7 +151,7 @@ class Writer {
 
  private:
   void begin(const char* phase, const std::string& name, int pid) {
-    out_ << (first_ ? "\n" : ",\n") << "{\"ph\":\"" << phase << "\",\"name\":" << name
+    out_ << (first_ ? "\n" : ",\n") << R"({"ph":")" << phase << R"(","name":)" << name
          << ",\"pid\":" << pid;
     first_ = false;
   }
@@ -228,7 +228,7 @@ void write_chrome_trace(std::ostream& out, const Trace& trace) {
     records += added.spans.size() + added.counts.size();
     dropped += added.dropped;
   }
-  out << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
+  out << R"({"displayTimeUnit":"ns","traceEvents":[)";
   Writer writer(out, start.value_or(TraceTime{}));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     write_rank(writer, static_cast<int>(rank), ranks[rank]);
