@@ -172,7 +172,17 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
   };
   if (!over()) {
     const TimePoint began = state.config.clock->now();
-    if (!state.config.waiter->wait(over, began + trainer_limit(state.config.timeout))) {
+    const bool in_time =
+        state.config.waiter->wait(over, began + trainer_limit(state.config.timeout));
+    if (ticket != 0) {
+      const TimePoint ended = state.config.clock->now();
+      waited_ += ended - began;
+      if (state.config.trace != nullptr) {
+        state.config.trace->add({RankTrace::waits_row, "wait for", what, began, ended, ticket,
+                                 bucket, !in_time || state.failed.load()});
+      }
+    }
+    if (!in_time) {
       std::string text =
           "rank " + std::to_string(state.config.rank) + ": waited too long for " + what;
       if (bucket != no_bucket) {
@@ -185,14 +195,6 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
                       .rank = state.config.rank,
                       .ticket = ticket,
                       .bucket = bucket});
-    }
-    if (ticket != 0) {
-      const TimePoint ended = state.config.clock->now();
-      waited_ += ended - began;
-      if (state.config.trace != nullptr) {
-        state.config.trace->add({RankTrace::waits_row, "wait for", what, began, ended, ticket,
-                                 bucket, state.failed.load()});
-      }
     }
   }
   throw_if_failed();

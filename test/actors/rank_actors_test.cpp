@@ -39,6 +39,7 @@ struct OneRank {
     config.timeout = std::chrono::seconds{10};
     config.report_failure = [](Failure failure) { return failure; };
     config.abort = [](const Failure&) {};
+    config.trace = &trace;
     return config;
   }
 
@@ -46,6 +47,7 @@ struct OneRank {
   DrivingWaiter waiter;
   HostDevice device{StreamWorkers::manual};
   NotingCommunicator communicator;
+  RankTrace trace{100};
   RankActors rank;
 };
 
@@ -70,6 +72,10 @@ TEST_CASE("a wait that times out throws, also if the supervisor does not get to 
     one.waiter.stands_still = stands_still;
     CHECK(error_of_wait(one) == text);
     CHECK(one.rank.failed() == !stands_still);
+    REQUIRE(one.trace.spans().size() == 1);  // of all waits the one to be seen
+    CHECK(one.trace.spans()[0].row == RankTrace::waits_row);
+    CHECK(one.trace.spans()[0].ticket == 7);
+    CHECK(one.trace.spans()[0].failed);
     one.waiter.stands_still = false;
     CHECK(error_of_wait(one) == text);
     CHECK(one.rank.failed());
