@@ -69,7 +69,7 @@ std::int64_t bytes_read(const CollectiveCall& call, int size) {
   return 0;
 }
 
-void transfer(std::span<const CollectiveCall> calls, int rank, TransferRound round) {
+void transfer(std::span<const CollectiveCall> calls, int rank, TransferRound round) noexcept {
   const auto self = static_cast<std::size_t>(rank);
   const std::size_t size = calls.size();
   const CollectiveCall& mine = calls[self];

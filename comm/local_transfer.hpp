@@ -23,6 +23,8 @@ std::int64_t bytes_read(const CollectiveCall& call, int size);
 /// What `rank` does in a round. It writes its own output only; in a `reduce`, its slice of the
 /// root's. No rank writes what another one reads or writes in the same round, in place or not.
 /// calls  of all members of the group, which agree
-void transfer(std::span<const CollectiveCall> calls, int rank, TransferRound round);
+/// Want of memory for a pointer per rank ends the process: peers would wait for a reader that is
+/// gone.
+void transfer(std::span<const CollectiveCall> calls, int rank, TransferRound round) noexcept;
 
 }  // namespace troupe
