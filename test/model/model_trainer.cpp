@@ -17,20 +17,6 @@ std::int64_t bytes_of(const TensorView& view) {
   return view.numel * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
-std::vector<float> values_of(const TensorView& view) {
-  std::vector<float> values;
-  values.reserve(static_cast<std::size_t>(view.numel));
-  if (view.dtype == DType::f32) {
-    const auto source = view.as<float>();
-    values.assign(source.begin(), source.end());
-  } else {
-    for (const BFloat16 value : view.as<BFloat16>()) {
-      values.push_back(to_float(value));
-    }
-  }
-  return values;
-}
-
 }  // namespace
 
 ModelTrainer::ModelTrainer(Simulation& simulation,
@@ -200,7 +186,7 @@ void ModelTrainer::compute(const char* what,
 
 void ModelTrainer::compare(const TensorView& view, ParameterId parameter, std::size_t version) {
   const std::vector<float>& right = expected_.weights[version][parameter];
-  const std::vector<float> values = values_of(view);
+  const std::vector<float> values = widened(view);
   const bool narrow = view.dtype != DType::f32;
   const auto same = [narrow](float value, float expected) {
     return value == (narrow ? through_bf16(expected) : expected);
@@ -227,7 +213,7 @@ void ModelTrainer::forward(const Use& use, std::size_t unit, const Data& data, b
             std::vector<std::vector<float>> values;
             for (std::size_t i = 0; i < views.size(); ++i) {
               compare(views[i], parameters[i].parameter, version);
-              values.push_back(values_of(views[i]));
+              values.push_back(widened(views[i]));
             }
             const std::vector<std::span<const float>> spans(values.begin(), values.end());
             static_cast<void>(activations->forward(data, unit, spans));
@@ -260,7 +246,7 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
             std::size_t i = 0;
             for (const Pair& pair : pairs) {
               compare(pair.parameter, pair.id, version);
-              const std::vector<float> values = values_of(pair.parameter);
+              const std::vector<float> values = widened(pair.parameter);
               for (std::size_t j = 0; j < values.size(); ++j, ++i) {
                 if (pair.gradient) {
                   const float g = activations->gradient(data, unit, i, values[j]);

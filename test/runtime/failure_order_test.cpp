@@ -1,7 +1,6 @@
 /// Ranks that take different branches, and collectives that break: named with rank, ticket and both
 /// sides, in bounded time, and no layer ever computes on the data of another bucket.
-#include "troupe/test/support/d4.hpp"
-#include "troupe/test/support/failing_world.hpp"
+#include "troupe/test/support/failing_d4.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,24 +9,6 @@
 
 namespace troupe::test {
 namespace {
-
-struct Branches {
-  Findings findings;
-  Model model = d4_model();
-
-  Outcome run(int ranks,
-              const Options& options,
-              const std::function<void(D4Trainer&)>& body,
-              std::chrono::milliseconds timeout = failing_world_timeout) {
-    return outcome_of(
-        ranks,
-        [&](World& world) {
-          D4Trainer trainer(world, findings, model, options);
-          body(trainer);
-        },
-        timeout);
-  }
-};
 
 void run_uses(D4Trainer& trainer, const std::vector<UnitId>& order) {
   const auto micro_batch = trainer.runtime.micro_batch();
@@ -40,7 +21,7 @@ void run_uses(D4Trainer& trainer, const std::vector<UnitId>& order) {
 }
 
 TEST_CASE("S17: ranks that open units in another order are named, and read no wrong data") {
-  Branches branches;
+  FailingD4 branches;
   // Without prefetch the first different launch is that of the second forward.
   const Outcome outcome = branches.run(4, d4_options(2, 2, 0), [](D4Trainer& trainer) {
     run_uses(trainer, trainer.world.rank() < 2 ? std::vector<UnitId>{0, 1, 2, 3}
@@ -65,7 +46,7 @@ TEST_CASE("S17: with any slots and depth, another order is named or does no harm
       for (const bool worker : {false, true}) {
         CAPTURE(slots);
         CAPTURE(depth);
-        Branches branches;
+        FailingD4 branches;
         const Outcome outcome =
             branches.run(4, d4_options(slots, 2, depth), [&](D4Trainer& trainer) {
               trainer.stream =
@@ -95,7 +76,7 @@ TEST_CASE("S25, S32: a unit used on some ranks only ends all ranks within the ti
     for (const int slots : {2, 4}) {
       CAPTURE(absent);
       CAPTURE(slots);
-      Branches branches;
+      FailingD4 branches;
       const Outcome outcome = branches.run(
           4, d4_options(slots),
           [&](D4Trainer& trainer) {
@@ -207,7 +188,7 @@ TEST_CASE("a failure on the stream of a collective ends every rank with its text
     for (const int size : {1, 2, 3, 4, 7}) {
       CAPTURE(name);
       CAPTURE(size);
-      Branches branches;
+      FailingD4 branches;
       const Outcome outcome = branches.run(size, d4_options(), [&](D4Trainer& trainer) {
         trainer.step();
         if (trainer.world.rank() == size - 1) {
@@ -233,7 +214,7 @@ TEST_CASE("a failure on the stream of a collective ends every rank with its text
 TEST_CASE(
     "S47: a rank dies in a gather while a reduce is pending; the others leave, nothing stays") {
   const std::ptrdiff_t threads = thread_count();
-  Branches branches;
+  FailingD4 branches;
   const Outcome outcome = branches.run(4, d4_options(4), [](D4Trainer& trainer) {
     Gate gate;
     if (trainer.world.rank() == 2) {
@@ -262,7 +243,7 @@ TEST_CASE(
 TEST_CASE("a failure from outside ends ranks wherever they wait") {
   // All of them wait in different calls; one hears of it from the inside of the actors.
   std::latch reached(3);
-  Branches branches;
+  FailingD4 branches;
   const Outcome outcome = branches.run(3, d4_options(), [&](D4Trainer& trainer) {
     trainer.step();
     reached.arrive_and_wait();

@@ -1,8 +1,7 @@
-/// Ranks that do not do what the others do: one that throws, catches, leaves, never comes, uses
+/// FailingD4 that do not do what the others do: one that throws, catches, leaves, never comes, uses
 /// other units or another order, was given another model. Every rank ends with the same error,
 /// which says who and where.
-#include "troupe/test/support/d4.hpp"
-#include "troupe/test/support/failing_world.hpp"
+#include "troupe/test/support/failing_d4.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,25 +11,6 @@
 
 namespace troupe::test {
 namespace {
-
-/// A trainer for worlds that fail: what it reads is compared in `findings` all the same.
-struct Ranks {
-  Findings findings;
-  Model model = d4_model();
-
-  Outcome run(int ranks,
-              const Options& options,
-              const std::function<void(D4Trainer&)>& body,
-              std::chrono::milliseconds timeout = failing_world_timeout) {
-    return outcome_of(
-        ranks,
-        [&](World& world) {
-          D4Trainer trainer(world, findings, model, options);
-          body(trainer);
-        },
-        timeout);
-  }
-};
 
 /// Every rank but `except` has heard the text that `run` throws.
 void check_heard(const Outcome& outcome, int except = -1) {
@@ -44,7 +24,7 @@ void check_heard(const Outcome& outcome, int except = -1) {
 }
 
 TEST_CASE("S48: rank 1 throws boom in the forward of unit 2, and every other rank ends with it") {
-  Ranks ranks;
+  FailingD4 ranks;
   const Outcome outcome = ranks.run(4, d4_options(), [](D4Trainer& trainer) {
     const auto micro_batch = trainer.runtime.micro_batch();
     for (UnitId unit = 0; unit < 4; ++unit) {
@@ -68,7 +48,7 @@ TEST_CASE("S48: rank 1 throws boom in the forward of unit 2, and every other ran
 TEST_CASE("of two ranks that throw at once, all but they themselves end with the same one") {
   for (int trial = 0; trial < 50; ++trial) {
     std::latch both(2);
-    Ranks ranks;
+    FailingD4 ranks;
     const Outcome outcome = ranks.run(4, d4_options(), [&](D4Trainer& trainer) {
       const auto micro_batch = trainer.runtime.micro_batch();
       trainer.forward(0);
@@ -90,7 +70,7 @@ TEST_CASE("of two ranks that throw at once, all but they themselves end with the
 }
 
 TEST_CASE("a trainer that catches its own exception and calls on gets the world's error") {
-  Ranks ranks;
+  FailingD4 ranks;
   const Outcome outcome = ranks.run(3, d4_options(), [](D4Trainer& trainer) {
     const auto micro_batch = trainer.runtime.micro_batch();
     trainer.forward(0);
@@ -114,7 +94,7 @@ TEST_CASE("a trainer that catches its own exception and calls on gets the world'
 }
 
 TEST_CASE("a trainer that catches the world's error and calls on gets it again, each time") {
-  Ranks ranks;
+  FailingD4 ranks;
   const Outcome outcome = ranks.run(3, d4_options(), [](D4Trainer& trainer) {
     if (trainer.world.rank() == 2) {
       throw std::runtime_error("boom");
@@ -139,7 +119,7 @@ TEST_CASE("a trainer that catches the world's error and calls on gets it again, 
 }
 
 TEST_CASE("a rank that is in no call hears of a failure all the same, and dumps") {
-  Ranks ranks;
+  FailingD4 ranks;
   const Outcome outcome = ranks.run(3, d4_options(), [](D4Trainer& trainer) {
     trainer.world.barrier();
     if (trainer.world.rank() == 1) {
@@ -162,7 +142,7 @@ TEST_CASE("a rank that is in no call hears of a failure all the same, and dumps"
 
 TEST_CASE("a rank that catches what unwound its runtime and returns is reported before it waits") {
   // Its prefetches wait for peers, which wait for it at a barrier.
-  Ranks ranks;
+  FailingD4 ranks;
   const Outcome outcome = outcome_of(2, [&](World& world) {
     try {
       D4Trainer trainer(world, ranks.findings, ranks.model, d4_options(4, 2, 3));
@@ -185,7 +165,7 @@ TEST_CASE("a rank that catches what unwound its runtime and returns is reported 
 
 TEST_CASE("S36: a rank that stops early is named with the step after which it left") {
   for (const int size : {2, 4}) {
-    Ranks ranks;
+    FailingD4 ranks;
     const int leaver = size - 1;
     const Outcome outcome = ranks.run(size, d4_options(), [&](D4Trainer& trainer) {
       for (int step = 0; step < 8; ++step) {

@@ -16,6 +16,20 @@
 
 namespace troupe::test {
 
+/// In fp32, whatever the parameter's dtype.
+inline std::vector<float> widened(const TensorView& view) {
+  std::vector<float> values;
+  if (view.dtype == DType::f32) {
+    const auto source = view.as<float>();
+    values.assign(source.begin(), source.end());
+  } else {
+    for (const BFloat16 value : view.as<BFloat16>()) {
+      values.push_back(to_float(value));
+    }
+  }
+  return values;
+}
+
 struct ToyTrainer {
   Runtime& runtime;
   int rank = 0;
@@ -121,19 +135,6 @@ struct ToyTrainer {
                                       Clock::steady().now() + std::chrono::milliseconds{1}));
       }
     }
-  }
-
-  static std::vector<float> widened(const TensorView& view) {
-    std::vector<float> values;
-    if (view.dtype == DType::f32) {
-      const auto source = view.as<float>();
-      values.assign(source.begin(), source.end());
-    } else {
-      for (const BFloat16 value : view.as<BFloat16>()) {
-        values.push_back(to_float(value));
-      }
-    }
-    return values;
   }
 
   void forward(const Use& use,
