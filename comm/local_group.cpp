@@ -56,10 +56,10 @@ bool LocalGroup::end_reading() {
   return awaited;
 }
 
-bool LocalGroup::end_moving_all() {
+void LocalGroup::end_moving_all() {
   moving_all_ = false;
   next_turn();
-  return end_reading();
+  end_reading();
 }
 
 bool LocalGroup::fail(const Failure& failure) {

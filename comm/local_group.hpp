@@ -74,8 +74,8 @@ class LocalGroup {
     moving_all_ = true;
   }
   bool moving_all() const { return moving_all_; }
-  /// All leave; the next turn is open. True as for `end_reading`.
-  bool end_moving_all();
+  /// All leave; the next turn is open.
+  void end_moving_all();
   /// True if a failed collective waited for this reader.
   bool end_reading();
   /// The first failure stays. True if this one was it.

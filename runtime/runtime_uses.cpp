@@ -94,7 +94,7 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
     stream->wait(event);
     return;
   }
-  const bool over = await_event(event, context.clock().now() + context.timeout(), true);
+  static_cast<void>(await_event(event, context.clock().now() + context.timeout(), true));
   rank.throw_if_failed();
   if (event.done()) {
     return;
@@ -103,9 +103,9 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
   const std::string what = "the last update of bucket " + plan.describe(bucket, model) +
                            " on stream '" + event.stream->name() + "'";
   const std::optional<Failure> failure = event.stream->failure();
-  rank.fail_and_throw({.code = over && failure ? failure->code : ErrorCode::timeout,
-                       .text = over && failure ? who + what + " failed: " + failure->text
-                                               : who + "waited too long for " + what,
+  rank.fail_and_throw({.code = failure ? failure->code : ErrorCode::timeout,
+                       .text = failure ? who + what + " failed: " + failure->text
+                                       : who + "waited too long for " + what,
                        .rank = context.rank(),
                        .bucket = bucket});
 }

@@ -31,8 +31,7 @@ struct SimulatedFault {
 
 /// How a simulated world behaves; empty functions: nothing of the kind.
 struct SimulatedNetwork {
-  /// How long a collective takes once all ranks of its group have come; also how long ranks wait
-  /// for each other at most, see `timeout`.
+  /// How long a collective takes once all ranks of its group have come.
   std::function<Duration(const CollectiveCall& call, int ranks)> time{};
   /// How much longer it takes until it is over on one rank.
   std::function<Duration(int rank)> delay{};
@@ -66,8 +65,7 @@ class SimulatedFabric final : public Fabric {
   const FirstFailure& first_failure() const { return first_failure_; }
   /// The place among all groups of one that owns an action of the timeline, or was touched.
   std::optional<std::size_t> group_index(const void* group) const;
-  /// Collectives whose payload is on its way, and how long that was so for at least one.
-  std::size_t moving() const { return moving_; }
+  /// How long the payload of at least one collective was on its way.
   Duration moving_time() const;
 
  private:

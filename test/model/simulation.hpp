@@ -106,8 +106,6 @@ class Simulation final : private MessageObserver {
   std::vector<std::string> history() const;
   /// What the ranks logged: failure dumps, and complaints about what did not end.
   const std::vector<std::string>& logs() const { return logs_; }
-  /// Actors that have mail.
-  std::size_t runnable_actors() const { return actors_.runnable(); }
 
  private:
   class RankWaiter;

@@ -80,7 +80,6 @@ class SteppedWorld {
   void advance(Duration by) { clock_.advance(by); }
   TimePoint now() const { return clock_.now(); }
   RankContext& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
-  std::size_t runnable_actors() const { return actors_.runnable(); }
   std::uint64_t choices() const { return choices_; }
   /// Of all choices made: equal seeds have equal hashes.
   std::uint64_t hash() const { return hash_; }
