@@ -243,7 +243,7 @@ Result<MemoryPlan> plan_memory(const Model& model,
     const std::int64_t numel = layouts[i].numel_padded();
     parameter_bytes[i] = slot_bytes(numel, bucket.dtype);
     gradient_bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
-    alone[i] = bucket.trainable && bucket.tied();
+    alone[i] = bucket.trainable && bucket.tied;
   }
 
   MemoryPlan memory;

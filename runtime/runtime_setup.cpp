@@ -128,7 +128,7 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
       device(context.device()),
       model(validated(std::move(given_model))),
       options(validated(given_options)),
-      plan(plan_buckets(model, options.bucket_bytes)),
+      plan(plan_buckets(model, options.strategy, options.bucket_bytes)),
       layouts(lay_out(model, plan, context.size(), options.alignment_numel)),
       memory(value_or_throw(plan_memory(model, plan, layouts, limits_of(options)))),
       versions(plan.buckets.size(), 0),

@@ -58,9 +58,9 @@ TEST_CASE("a tied parameter has a bucket apart from those of its unit, used by a
   const BucketPlan plan = plan_buckets(model);
 
   REQUIRE(plan.buckets.size() == 3);
-  CHECK(plan.buckets[1].tied());
+  CHECK(plan.buckets[1].tied);
   CHECK(plan.buckets[1].units == std::vector<UnitId>{embed, head});
-  CHECK_FALSE(plan.buckets[0].tied());
+  CHECK_FALSE(plan.buckets[0].tied);
   CHECK(plan.unit_buckets == std::vector<std::vector<BucketId>>{{0, 1}, {1, 2}});
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("with a limit, buckets fill greedily in registration order and split n
     model.add_parameter(
         unit, {.name = "w" + std::to_string(model.parameters().size()), .shape = {numel}});
   }
-  const BucketPlan plan = plan_buckets(model, 32);  // 8 elements of fp32
+  const BucketPlan plan = plan_buckets(model, Strategy::full_shard, 32);  // 8 elements of fp32
 
   REQUIRE(plan.buckets.size() == 4);
   CHECK(plan.buckets[0].parameters == Ids{0, 1});
@@ -115,8 +115,8 @@ TEST_CASE("the limit is in bytes, so a bf16 bucket holds twice the elements") {
   for (const char* name : {"a", "b"}) {
     model.add_parameter(unit, {.name = name, .shape = {8}, .dtype = DType::bf16});
   }
-  CHECK(plan_buckets(model, 32).buckets.size() == 1);
-  CHECK(plan_buckets(model, 31).buckets.size() == 2);
+  CHECK(plan_buckets(model, Strategy::full_shard, 32).buckets.size() == 1);
+  CHECK(plan_buckets(model, Strategy::full_shard, 31).buckets.size() == 2);
 }
 
 TEST_CASE("a unit without parameters has no bucket, a parameter without elements has one") {

@@ -25,7 +25,7 @@ const char* to_string(PlannedFault::Kind kind) {
 }
 
 std::string ModelWorld::text() const {
-  const BucketPlan plan = plan_buckets(model, options.bucket_bytes);
+  const BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
   std::string text = std::to_string(ranks) + " ranks, " + std::to_string(model.units().size()) +
                      " units, " + std::to_string(plan.buckets.size()) + " buckets, " +
                      std::to_string(steps.size()) + " steps, depth " +
@@ -65,7 +65,7 @@ ModelWorld random_world(std::uint64_t seed) {
   ModelWorld world;
   do {
     world.model = random_model(random);
-  } while (plan_buckets(world.model, 0).buckets.size() > buckets_max);
+  } while (plan_buckets(world.model).buckets.size() > buckets_max);
   world.ranks = random.of<int>({1, 2, 2, 2, 3, 3, 4, 5, 7, 8});
   RandomProgram programs(random, world.model, world.ranks);
   const std::size_t steps = 1 + random.below(steps_max);

@@ -163,7 +163,7 @@ Options with_slots(Options options,
                    int ranks,
                    const std::vector<StepProgram>& steps,
                    Spare spare) {
-  const BucketPlan plan = plan_buckets(model, options.bucket_bytes);
+  const BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
   std::vector<BucketLayout> layouts;
   for (const Bucket& bucket : plan.buckets) {
     std::vector<std::int64_t> numels;
