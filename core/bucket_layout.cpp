@@ -15,10 +15,24 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }  // namespace
 
 BucketLayout::BucketLayout(std::span<const std::int64_t> numels,
-                           int world_size,
+                           int group_size,
                            std::int64_t alignment_numel)
-    : world_size_(world_size) {
-  assert(world_size >= 1 && alignment_numel >= 1);
+    : BucketLayout(numels, no_owner, group_size, alignment_numel) {}
+
+BucketLayout BucketLayout::owned(std::span<const std::int64_t> numels,
+                                 int owner,
+                                 int group_size,
+                                 std::int64_t alignment_numel) {
+  assert(owner >= 0 && owner < group_size);
+  return {numels, owner, group_size, alignment_numel};
+}
+
+BucketLayout::BucketLayout(std::span<const std::int64_t> numels,
+                           int owner,
+                           int group_size,
+                           std::int64_t alignment_numel)
+    : owner_(owner), group_size_(group_size) {
+  assert(group_size >= 1 && alignment_numel >= 1);
   std::int64_t end = 0;
   const auto add_gap = [&](std::int64_t until) {
     if (until > end) {
@@ -36,12 +50,27 @@ BucketLayout::BucketLayout(std::span<const std::int64_t> numels,
       end = offset + numel;
     }
   }
-  shard_numel_ = round_up(round_up(end, world_size) / world_size, alignment_numel);
-  add_gap(numel_padded());
+  numel_padded_ =
+      even() ? round_up(round_up(end, group_size) / group_size, alignment_numel) * group_size
+             : round_up(end, alignment_numel);
+  add_gap(numel_padded_);
 }
 
-std::vector<ShardPiece> BucketLayout::pieces(int rank) const {
-  const Range part = shard(rank);
+std::int64_t BucketLayout::shard_numel() const {
+  assert(even());
+  return numel_padded_ / group_size_;
+}
+
+Range BucketLayout::shard(int member) const {
+  assert(member >= 0 && member < group_size_);
+  if (!even()) {
+    return {0, member == owner_ ? numel_padded_ : 0};
+  }
+  return {shard_numel() * member, shard_numel()};
+}
+
+std::vector<ShardPiece> BucketLayout::pieces(int member) const {
+  const Range part = shard(member);
   std::vector<ShardPiece> pieces;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const Range& parameter = parameters_[index];

@@ -15,7 +15,7 @@ BucketLayout layout(std::vector<std::int64_t> numels, int world_size, std::int64
 /// Elements of parameters in the shard of each rank.
 std::vector<std::int64_t> numel_per_rank(const BucketLayout& layout) {
   std::vector<std::int64_t> numels;
-  for (int rank = 0; rank < layout.world_size(); ++rank) {
+  for (int rank = 0; rank < layout.group_size(); ++rank) {
     std::int64_t numel = 0;
     for (const ShardPiece& piece : layout.pieces(rank)) {
       numel += piece.numel;
