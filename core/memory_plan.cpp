@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <tuple>
 #include <utility>
 
 namespace troupe {
@@ -20,11 +21,22 @@ struct Demand {
   std::uint32_t units = 0;          ///< that have a bucket of the class
   std::uint32_t own_max = 0;        ///< of one unit
   std::uint32_t ancestors_max = 0;  ///< of the units open around one unit, besides its own
-  std::uint32_t need = 0;           ///< of one unit and its ancestors together
+  std::uint32_t need = 0;           ///< of one unit, its ancestors and what reaches across it
   UnitId largest = no_unit;         ///< the unit that needs most
+  std::uint32_t across = 0;         ///< how much of its need only reaches across it
 };
 
-/// Everything that tells parameters from gradients.
+/// Per unit, buckets that are busy through it though neither it nor a unit around it may use them.
+using Reaching = std::vector<std::vector<BucketId>>;
+
+/// What the buckets ask of one kind of slots.
+struct SlotNeeds {
+  std::vector<std::int64_t> bytes;  ///< per bucket; 0: it never takes a slot
+  std::vector<bool> alone;          ///< per bucket: it has a class for itself
+  Reaching reaching;
+};
+
+/// Everything else that tells parameters from gradients.
 struct Kind {
   std::string_view option;
   std::string_view outsized_option;
@@ -48,8 +60,9 @@ std::int64_t slot_bytes(std::int64_t numel, DType dtype) {
 }
 
 /// Cuts buckets into classes, largest first: within one, the smallest is more than half the
-/// largest. bytes    per bucket; 0: it never takes a slot alone    per bucket: it has a class for
-/// itself
+/// largest.
+/// - `bytes`: per bucket; 0: it never takes a slot
+/// - `alone`: per bucket; it has a class for itself
 SlotPlan make_classes(std::span<const std::int64_t> bytes, const std::vector<bool>& alone) {
   std::vector<BucketId> order;
   for (std::size_t bucket = 0; bucket < bytes.size(); ++bucket) {
@@ -79,15 +92,33 @@ SlotPlan make_classes(std::span<const std::int64_t> bytes, const std::vector<boo
   return slots;
 }
 
-std::vector<Demand> demands_of(const Model& model, const BucketPlan& plan, const SlotPlan& slots) {
+/// Fused buckets by the units from their first to their last: in backward they fill all that time.
+Reaching fused_buckets(const BucketPlan& plan) {
+  Reaching reaching(plan.unit_buckets.size());
+  for (const Bucket& bucket : plan.buckets) {
+    if (!bucket.tied && bucket.units.size() > 1) {
+      for (UnitId unit = bucket.units.front(); unit <= bucket.units.back(); ++unit) {
+        reaching[unit].push_back(bucket.id);
+      }
+    }
+  }
+  return reaching;
+}
+
+std::vector<Demand> demands_of(const Model& model,
+                               const BucketPlan& plan,
+                               const SlotPlan& slots,
+                               const Reaching& reaching) {
   std::vector<Demand> demands(slots.classes.size());
   std::vector<UnitId> seen_by(plan.buckets.size(), no_unit);  // the last unit that counted a bucket
   std::vector<std::uint32_t> own(slots.classes.size());
   std::vector<std::uint32_t> around(slots.classes.size());
+  std::vector<std::uint32_t> across(slots.classes.size());
   for (const Unit& unit : model.units()) {
     std::vector<std::uint32_t> touched;
-    const auto count = [&](UnitId of, std::vector<std::uint32_t>& counts) {
-      for (const BucketId bucket : plan.unit_buckets[of]) {
+    const auto count = [&](const std::vector<BucketId>& buckets,
+                           std::vector<std::uint32_t>& counts) {
+      for (const BucketId bucket : buckets) {
         const std::uint32_t index = slots.class_of[bucket];
         if (index != no_class && seen_by[bucket] != unit.id) {
           seen_by[bucket] = unit.id;
@@ -96,21 +127,24 @@ std::vector<Demand> demands_of(const Model& model, const BucketPlan& plan, const
         }
       }
     };
-    count(unit.id, own);
+    count(plan.unit_buckets[unit.id], own);
     for (const UnitId ancestor : model.ancestors(unit.id)) {
-      count(ancestor, around);
+      count(plan.unit_buckets[ancestor], around);
     }
+    count(reaching[unit.id], across);
     for (const std::uint32_t index : touched) {
       Demand& demand = demands[index];
       demand.own_max = std::max(demand.own_max, own[index]);
       demand.ancestors_max = std::max(demand.ancestors_max, around[index]);
-      if (own[index] + around[index] > demand.need) {
-        demand.need = own[index] + around[index];
+      if (own[index] + around[index] + across[index] > demand.need) {
+        demand.need = own[index] + around[index] + across[index];
         demand.largest = unit.id;
+        demand.across = across[index];
       }
       demand.units += own[index] > 0 ? 1U : 0U;
       own[index] = 0;
       around[index] = 0;
+      across[index] = 0;
     }
   }
   return demands;
@@ -142,11 +176,13 @@ Failure refuse_limit(const Model& model,
       classes, {}, [&](std::uint32_t index) { return demands[index].need; });
   const std::uint32_t need = demands[neediest].need;
   const SlotClass& slot_class = slots.classes[neediest];
-  return refusal(concat(slot_class.option, " is ", limit, ", but unit '",
-                        model.units()[demands[neediest].largest].name,
-                        "', with the units open around it, needs ",
-                        detail::count_of(need, kind.noun), " of ", slot_class.bytes_per_slot,
-                        " bytes at once; the least value that would do is ", need));
+  const bool filled_through = demands[neediest].across > 0;
+  return refusal(
+      concat(slot_class.option, " is ", limit, ", but unit '",
+             model.units()[demands[neediest].largest].name, "', with the units open around it",
+             filled_through ? " and the fused buckets filled before and after it" : "", ", needs ",
+             detail::count_of(need, kind.noun), " of ", slot_class.bytes_per_slot,
+             " bytes at once; the least value that would do is ", need));
 }
 
 /// Sets option, need and count of every class.
@@ -171,8 +207,10 @@ Result<void> count_slots(const Model& model,
     const bool outsized = index < ordinary;  // largest first
     slot_class.option = outsized ? kind.outsized_option : kind.option;
     (outsized ? set_by_outsized_option : set_by_option).push_back(index);
-    const std::uint32_t ahead = demand.ancestors_max + kind.lookahead * demand.own_max;
-    const std::uint32_t chosen = outsized ? demand.need : std::max(demand.need, ahead);
+    // The second is more only if buckets reach across units.
+    const std::uint32_t ahead = std::max(demand.ancestors_max + kind.lookahead * demand.own_max,
+                                         demand.need + demand.own_max);
+    const std::uint32_t chosen = outsized ? demand.need : ahead;
     const auto limit = outsized ? kind.outsized_limit : kind.limit;
     slot_class.count = std::min(buckets, limit ? static_cast<std::uint32_t>(*limit) : chosen);
     if (!outsized && slot_class.count == demand.need && slot_class.count < buckets) {
@@ -218,11 +256,55 @@ std::optional<Failure> refuse_values(const MemoryLimits& limits) {
       return refusal(concat(option, " is ", *value, ", expected at least 1"));
     }
   }
+  const std::tuple<std::string_view, std::optional<int>, bool, std::string_view> unread[] = {
+      {"slots", limits.slots, limits.keep_gathered, "buffer"},
+      {"outsized_slots", limits.outsized_slots, limits.keep_gathered, "buffer"},
+      {"gradient_slots", limits.gradient_slots, limits.keep_gradients, "gradient buffer"},
+      {"outsized_gradient_slots", limits.outsized_gradient_slots, limits.keep_gradients,
+       "gradient buffer"},
+  };
+  for (const auto& [option, value, kept, noun] : unread) {
+    if (value && kept) {
+      return refusal(concat(option, " has no meaning when every bucket keeps a ", noun,
+                            " of its own; leave it out"));
+    }
+  }
   if (limits.prefetch_depth && *limits.prefetch_depth < 0) {
     return refusal(concat("prefetch_depth is ", *limits.prefetch_depth,
                           ", expected at least 0 (0: no prefetch)"));
   }
   return std::nullopt;
+}
+
+/// Cuts, counts and places the slots of one kind. Returns its ordinary class; `no_class` if there
+/// is none.
+Result<std::uint32_t> plan_slots(const Model& model,
+                                 const BucketPlan& plan,
+                                 const Kind& kind,
+                                 const SlotNeeds& needs,
+                                 std::int64_t start,
+                                 SlotPlan& slots,
+                                 std::vector<std::string>& warnings) {
+  slots = make_classes(needs.bytes, needs.alone);
+  const auto demands = demands_of(model, plan, slots, needs.reaching);
+  const std::uint32_t ordinary = ordinary_class(slots, demands, needs.alone);
+  if (auto counted = count_slots(model, kind, demands, needs.alone, ordinary, slots, warnings);
+      !counted) {
+    return counted.failure();
+  }
+  place_slots(slots, start);
+  return ordinary;
+}
+
+int default_depth(const BucketPlan& plan, const SlotPlan& slots, std::uint32_t ordinary) {
+  if (ordinary != no_class) {
+    return static_cast<int>(slots.classes[ordinary].count) - 1;
+  }
+  std::size_t buckets_max = 0;
+  for (const std::vector<BucketId>& buckets : plan.unit_buckets) {
+    buckets_max = std::max(buckets_max, buckets.size());
+  }
+  return 2 * static_cast<int>(buckets_max);
 }
 
 }  // namespace
@@ -235,22 +317,26 @@ Result<MemoryPlan> plan_memory(const Model& model,
     return *std::move(refused);
   }
   const std::size_t bucket_count = plan.buckets.size();
-  std::vector<std::int64_t> parameter_bytes(bucket_count);
-  std::vector<std::int64_t> gradient_bytes(bucket_count);  // 0: frozen
-  std::vector<bool> alone(bucket_count);  // keeps its gradient through several units
+  SlotNeeds gathered{.bytes = std::vector<std::int64_t>(bucket_count),
+                     .alone = std::vector<bool>(bucket_count, limits.keep_gathered),
+                     .reaching = Reaching(plan.unit_buckets.size())};
+  SlotNeeds reduced{.bytes = std::vector<std::int64_t>(bucket_count),  // 0: frozen
+                    .alone = std::vector<bool>(bucket_count),
+                    .reaching = fused_buckets(plan)};
   for (std::size_t i = 0; i < bucket_count; ++i) {
     const Bucket& bucket = plan.buckets[i];
     const std::int64_t numel = layouts[i].numel_padded();
-    parameter_bytes[i] = slot_bytes(numel, bucket.dtype);
-    gradient_bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
-    alone[i] = bucket.trainable && bucket.tied;
+    gathered.bytes[i] = slot_bytes(numel, bucket.dtype);
+    reduced.bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
+    reduced.alone[i] = bucket.trainable && (bucket.tied || limits.keep_gradients);
+  }
+  for (const UnitId unit : limits.kept_units) {
+    for (const BucketId bucket : plan.unit_buckets[unit]) {
+      gathered.alone[bucket] = true;
+    }
   }
 
   MemoryPlan memory;
-  const std::vector<bool> none_alone(bucket_count, false);
-  memory.parameters = make_classes(parameter_bytes, none_alone);
-  const auto demands = demands_of(model, plan, memory.parameters);
-  const std::uint32_t ordinary = ordinary_class(memory.parameters, demands, none_alone);
   const Kind parameters{.option = "slots",
                         .outsized_option = "outsized_slots",
                         .limit = limits.slots,
@@ -258,15 +344,11 @@ Result<MemoryPlan> plan_memory(const Model& model,
                         .lookahead = 3,
                         .noun = "slot",
                         .without_spare = "nothing is gathered ahead"};
-  if (auto counted = count_slots(model, parameters, demands, none_alone, ordinary,
-                                 memory.parameters, memory.warnings);
-      !counted) {
-    return counted.failure();
+  const auto ordinary =
+      plan_slots(model, plan, parameters, gathered, 0, memory.parameters, memory.warnings);
+  if (!ordinary) {
+    return ordinary.failure();
   }
-  place_slots(memory.parameters, 0);
-
-  memory.gradients = make_classes(gradient_bytes, alone);
-  const auto gradient_demands = demands_of(model, plan, memory.gradients);
   const Kind gradients{.option = "gradient_slots",
                        .outsized_option = "outsized_gradient_slots",
                        .limit = limits.gradient_slots,
@@ -274,19 +356,14 @@ Result<MemoryPlan> plan_memory(const Model& model,
                        .lookahead = 2,
                        .noun = "gradient slot",
                        .without_spare = "each backward waits for the reduce before it"};
-  if (auto counted = count_slots(model, gradients, gradient_demands, alone,
-                                 ordinary_class(memory.gradients, gradient_demands, alone),
-                                 memory.gradients, memory.warnings);
-      !counted) {
-    return counted.failure();
+  if (const auto planned = plan_slots(model, plan, gradients, reduced, memory.parameters.bytes,
+                                      memory.gradients, memory.warnings);
+      !planned) {
+    return planned.failure();
   }
-  place_slots(memory.gradients, memory.parameters.bytes);
-
   memory.arena_bytes = memory.parameters.bytes + memory.gradients.bytes;
-  const std::uint32_t block_slots =
-      ordinary == no_class ? 0 : memory.parameters.classes[ordinary].count;
-  const int depth = block_slots == 0 ? 0 : static_cast<int>(block_slots) - 1;
-  memory.prefetch_depth = limits.prefetch_depth.value_or(depth);
+  memory.prefetch_depth =
+      limits.prefetch_depth.value_or(default_depth(plan, memory.parameters, ordinary.value()));
   return memory;
 }
 

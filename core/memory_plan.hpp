@@ -4,10 +4,20 @@
 /// Buckets are put into *size classes* (within a class the smallest is more than half the largest);
 /// each class has slots of its largest bucket's size. The class that most units use is the one of
 /// *ordinary* buckets; classes above it are *outsized* (embedding, head), classes below it are
-/// small and get as many slots as the ordinary one. Gradient slots have size classes of their own;
-/// a tied bucket keeps its gradient through several units, so it has a class with one slot for
-/// itself. Source of the defaults, a timing model of the schedule: three slots are the knee of the
-/// step time, one outsized slot costs under a point, only one gradient slot 4 to 49 %.
+/// small and get as many slots as the ordinary one. A bucket that stays gathered (`keep_gathered`,
+/// `kept_units`) has a class with one slot for itself.
+///
+/// Gradient slots have size classes of their own; a tied bucket keeps its gradient through several
+/// units, which may be far apart, so it has a class with one slot for itself. A fused bucket fills
+/// from the backward of its last unit to that of its first, so what a unit needs at once are its
+/// own buckets, those of the units open around it, and those that reach across it:
+///
+///     unit                 0      1      2      3
+///     fused buckets       |--- 0 ---||--- 1 -----|        1 is filled by 3, 2 and 1, 0 by 1 and 0:
+///     needed at once       1      2      1      1         unit 1 needs both
+///
+/// Source of the defaults, a timing model of the schedule: three slots are the knee of the step
+/// time, one outsized slot costs under a point, only one gradient slot 4 to 49 %.
 ///
 ///     arena   | class 0: slot 0 | class 1: slot 1 | slot 2 | slot 3 | gradients: slot 0 | ...
 #pragma once
@@ -37,13 +47,19 @@ struct MemoryLimits {
   std::optional<int> prefetch_depth = {};
   /// Of gradient slots, and of what is reduced.
   DType gradient_dtype = DType::f32;
+  /// Every bucket has a slot of its own, and stays gathered.
+  bool keep_gathered = false;
+  /// So do the buckets that these units use.
+  std::vector<UnitId> kept_units = {};
+  /// Every trainable bucket has a gradient slot of its own.
+  bool keep_gradients = false;
 };
 
 struct SlotClass {
   std::int64_t bytes_per_slot = 0;  ///< a multiple of `arena_alignment_bytes`
   SlotId first = 0;
   std::uint32_t count = 0;
-  std::uint32_t need = 0;   ///< least count: the largest unit of this class with its open ancestors
+  std::uint32_t need = 0;   ///< least count: what one unit needs at once, see above
   std::string option = {};  ///< the member of `MemoryLimits` that sets `count`; empty: nothing does
   std::vector<BucketId> buckets = {};
 };
@@ -65,13 +81,16 @@ struct MemoryPlan {
 
   SlotPlan parameters;
   SlotPlan gradients;
+  /// Not set by the user: one less than the slots of the ordinary class; if every bucket has a slot
+  /// of its own, twice the buckets of the unit that has most.
   int prefetch_depth = 0;
   std::int64_t arena_bytes = 0;       ///< parameters.bytes + gradients.bytes
   std::vector<std::string> warnings;  ///< for instance: no slot to spare, so nothing overlaps
 };
 
 /// Layouts are per bucket, in bucket order. Errors: bad_configuration naming the option, the unit
-/// that needs more, and the least value that would do.
+/// that needs more, and the least value that would do; or the count that has no meaning since every
+/// bucket has a slot of its own.
 Result<MemoryPlan> plan_memory(const Model& model,
                                const BucketPlan& plan,
                                const std::vector<BucketLayout>& layouts,
