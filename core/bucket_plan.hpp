@@ -58,8 +58,8 @@ BucketPlan plan_buckets(const Model& model,
                         std::int64_t bytes_max = 0);
 
 /// A sixteenth of the unsharded bytes of the trainable parameters, rounded up; at least 1 byte, at
-/// most 25 MiB. A sixteenth leaves so many buckets that all transfers but the first can be hidden
-/// behind computation; about 25 MiB is what PyTorch's DistributedDataParallel fuses
+/// most 25 MiB. A sixteenth leaves enough buckets for the transfer of each but the first to
+/// run beside the work on others; about 25 MiB is what PyTorch's DistributedDataParallel fuses
 /// (bucket_cap_mb).
 std::int64_t fused_bytes_default(const Model& model);
 

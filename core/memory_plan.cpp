@@ -328,7 +328,7 @@ Result<MemoryPlan> plan_memory(const Model& model,
     const std::int64_t numel = layouts[i].numel_padded();
     gathered.bytes[i] = slot_bytes(numel, bucket.dtype);
     reduced.bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
-    reduced.alone[i] = bucket.trainable && (bucket.tied || limits.keep_gradients);
+    reduced.alone[i] = bucket.tied || limits.keep_gradients;
   }
   for (const UnitId unit : limits.kept_units) {
     for (const BucketId bucket : plan.unit_buckets[unit]) {

@@ -10,7 +10,8 @@
 /// Gradient slots have size classes of their own; a tied bucket keeps its gradient through several
 /// units, which may be far apart, so it has a class with one slot for itself. A fused bucket fills
 /// from the backward of its last unit to that of its first, so what a unit needs at once are its
-/// own buckets, those of the units open around it, and those that reach across it:
+/// own buckets, those of the units open around it, and those that reach across it. By default there
+/// is room for one unit's buckets more.
 ///
 ///     unit                 0      1      2      3
 ///     fused buckets       |--- 0 ---||--- 1 -----|        1 is filled by 3, 2 and 1, 0 by 1 and 0:

@@ -45,6 +45,43 @@ TEST_CASE("the layout drawn in bucket_layout.hpp") {
   CHECK(drawn.pieces(1) == std::vector<ShardPiece>{{1, 0, 0, 4}, {2, 0, 4, 3}});
 }
 
+TEST_CASE("the even and the owned layout drawn beside each other in bucket_layout.hpp") {
+  const BucketLayout even = layout({5}, 2, 4);
+  CHECK(even.even());
+  CHECK(even.numel_padded() == 8);
+  CHECK(even.pieces(0) == std::vector<ShardPiece>{{0, 0, 0, 4}});
+  CHECK(even.pieces(1) == std::vector<ShardPiece>{{0, 4, 0, 1}});
+
+  const BucketLayout owned = BucketLayout::owned(std::vector<std::int64_t>{5}, 1, 2, 4);
+  CHECK_FALSE(owned.even());
+  CHECK(owned.numel_padded() == 8);
+  CHECK(owned.gaps() == std::vector<Range>{{5, 3}});
+  CHECK(owned.shard(0) == Range{0, 0});
+  CHECK(owned.shard(1) == Range{0, 8});
+  CHECK(owned.pieces(0).empty());
+  CHECK(owned.pieces(1) == std::vector<ShardPiece>{{0, 0, 0, 5}});
+}
+
+TEST_CASE("an owned layout is padded to the alignment, not to the group") {
+  const std::vector<std::int64_t> numels{5, 4, 0, 3};
+  for (const int group_size : {1, 2, 3, 4, 7}) {
+    for (int owner = 0; owner < group_size; ++owner) {
+      CAPTURE(group_size);
+      CAPTURE(owner);
+      const BucketLayout owned = BucketLayout::owned(numels, owner, group_size, 4);
+      CHECK(owned.group_size() == group_size);
+      CHECK(owned.numel_padded() == 16);
+      CHECK(owned.parameters() == std::vector<Range>{{0, 5}, {8, 4}, {12, 0}, {12, 3}});
+      for (int member = 0; member < group_size; ++member) {
+        CHECK(owned.shard(member) == (member == owner ? Range{0, 16} : Range{0, 0}));
+      }
+    }
+  }
+  CHECK(BucketLayout::owned(numels, 2, 7, 1).numel_padded() == 12);
+  CHECK(layout(numels, 7, 1).numel_padded() == 14);
+  CHECK(BucketLayout::owned({}, 0, 2, 4).numel_padded() == 0);
+}
+
 TEST_CASE("a parameter that lies across shards has a piece in each") {
   const BucketLayout across = layout({2, 7, 1}, 4);
   CHECK(across.shard_numel() == 3);
@@ -105,42 +142,51 @@ TEST_CASE("a parameter without elements takes no room and has no piece") {
   CHECK(layout({}, 3, 4).numel_padded() == 0);
 }
 
+void check_covered_once(const BucketLayout& checked) {
+  std::vector<int> covered(static_cast<std::size_t>(checked.numel_padded()));
+  const auto cover = [&](std::int64_t offset, std::int64_t numel) {
+    for (std::int64_t i = offset; i < offset + numel; ++i) {
+      ++covered[static_cast<std::size_t>(i)];
+    }
+  };
+  for (const Range& gap : checked.gaps()) {
+    CHECK(gap.numel > 0);
+    cover(gap.offset, gap.numel);
+  }
+  for (int member = 0; member < checked.group_size(); ++member) {
+    const Range shard = checked.shard(member);
+    for (const ShardPiece& piece : checked.pieces(member)) {
+      CHECK(piece.numel > 0);
+      CHECK(checked.parameters()[piece.index].offset + piece.parameter_offset ==
+            shard.offset + piece.shard_offset);
+      cover(shard.offset + piece.shard_offset, piece.numel);
+    }
+  }
+  CHECK(covered == std::vector<int>(covered.size(), 1));
+  for (std::size_t i = 1; i < checked.gaps().size(); ++i) {
+    CHECK(checked.gaps()[i - 1].offset + checked.gaps()[i - 1].numel < checked.gaps()[i].offset);
+  }
+}
+
 TEST_CASE("pieces and gaps cover every element of the full buffer exactly once") {
   const std::vector<std::vector<std::int64_t>> shapes{
       {5, 4, 3}, {1}, {0, 1, 0, 17}, {64, 64}, {9, 1, 1, 1}};
   for (const auto& numels : shapes) {
-    for (const int world_size : {1, 2, 3, 4, 7}) {
+    for (const int group_size : {1, 2, 3, 4, 7}) {
       for (const std::int64_t alignment : {1, 2, 4, 128}) {
-        CAPTURE(world_size);
+        CAPTURE(group_size);
         CAPTURE(alignment);
-        const BucketLayout checked = layout(numels, world_size, alignment);
-        std::vector<int> covered(static_cast<std::size_t>(checked.numel_padded()));
-        const auto cover = [&](std::int64_t offset, std::int64_t numel) {
-          for (std::int64_t i = offset; i < offset + numel; ++i) {
-            ++covered[static_cast<std::size_t>(i)];
-          }
-        };
-        for (const Range& gap : checked.gaps()) {
-          CHECK(gap.numel > 0);
-          cover(gap.offset, gap.numel);
-        }
-        for (int rank = 0; rank < world_size; ++rank) {
-          const Range shard = checked.shard(rank);
-          for (const ShardPiece& piece : checked.pieces(rank)) {
-            CHECK(piece.numel > 0);
-            CHECK(checked.parameters()[piece.index].offset + piece.parameter_offset ==
-                  shard.offset + piece.shard_offset);
-            cover(shard.offset + piece.shard_offset, piece.numel);
-          }
-        }
-        CHECK(covered == std::vector<int>(covered.size(), 1));
-        CHECK(checked.shard_numel() % alignment == 0);
-        for (const Range& parameter : checked.parameters()) {
+        const BucketLayout even = layout(numels, group_size, alignment);
+        check_covered_once(even);
+        CHECK(even.shard_numel() % alignment == 0);
+        const BucketLayout owned =
+            BucketLayout::owned(numels, group_size / 2, group_size, alignment);
+        check_covered_once(owned);
+        CHECK(owned.numel_padded() % alignment == 0);
+        CHECK(owned.numel_padded() <= even.numel_padded());
+        CHECK(owned.parameters() == even.parameters());
+        for (const Range& parameter : even.parameters()) {
           CHECK(parameter.offset % alignment == 0);
-        }
-        for (std::size_t i = 1; i < checked.gaps().size(); ++i) {
-          CHECK(checked.gaps()[i - 1].offset + checked.gaps()[i - 1].numel <
-                checked.gaps()[i].offset);
         }
       }
     }
