@@ -17,7 +17,7 @@ BucketLife::BucketLife(caf::actor_config& config,
                        SupervisorActor supervisor)
     : Routed(config,
              routing,
-             {ActorTag::Kind::bucket, state.config.rank, setup.id},
+             {ActorTag::Kind::bucket, state.config.rank, setup.runtime, setup.id},
              nullptr,
              words.alive,
              *state.config.waiter),
@@ -52,6 +52,7 @@ BucketLife::behavior_type BucketLife::make_behavior() {
         }
       },
       [this](const Reduce& message) { reduce(message); },
+      [this](const SumReplicas& message) { sum_replicas(message); },
       [this](const StepEnd&) { advance(BucketEvent::step_end); },
       [this](const Abandon&) { advance(BucketEvent::abandon); },
       [this](const Completed& message) { complete(message); },
@@ -87,67 +88,118 @@ bool BucketLife::advance(BucketEvent event) {
   return life_ != BucketState::failed;
 }
 
+/// What all launches of this bucket have in common.
+Launch BucketLife::launch_of(Channel channel, const Group& group, Collective op, Ticket ticket) {
+  Launch launch;
+  launch.channel = channel;
+  launch.axis = group.axis;
+  launch.group = channel == Channel::gather ? group.gathers : group.reduces;
+  launch.call.op = op;
+  launch.call.ticket = ticket;
+  launch.call.runtime = setup_.runtime;
+  launch.call.bucket = setup_.id;
+  launch.call.label = setup_.label.c_str();
+  launch.bucket = this;
+  open_.push_back(ticket);
+  return launch;
+}
+
 void BucketLife::gather(const Gather& message) {
   if (!advance(BucketEvent::gather)) {
-    retire(message.ticket);
+    retire(1);
     return;
   }
   std::byte* full = table_.slots[message.slot];
   const auto element = static_cast<std::int64_t>(size_of(setup_.dtype));
   Launch launch;
-  launch.channel = Channel::gather;
-  launch.call = {.op = Collective::all_gather,
-                 .ticket = message.ticket,
-                 .bucket = setup_.id,
-                 .label = setup_.label.c_str(),
-                 .dtype = setup_.dtype,
-                 .input = setup_.main_weights,
-                 .output = full,
-                 .numel = setup_.shard_numel};
-  if (setup_.dtype != DType::f32) {
-    // No narrow shard is kept: the main weights are cast into this rank's part, then gathered in
-    // place.
-    std::byte* own = full + state_.config.rank * setup_.shard_numel * element;
-    launch.cast = {setup_.main_weights, setup_.dtype, own, setup_.shard_numel};
-    launch.call.input = own;
+  if (message.again) {
+    launch = launch_of(Channel::gather, setup_.regather, Collective::all_gather, message.ticket);
+    launch.call.input = setup_.kept;
+    launch.call.numel = setup_.kept_range.numel;
+  } else {
+    launch = launch_of(Channel::gather, setup_.group, setup_.unshard_by, message.ticket);
+    std::byte* own = full + setup_.own.offset * element;
+    launch.call.input = setup_.main_weights;
+    if (setup_.dtype != DType::f32) {
+      // No narrow shard is kept: the main weights are cast into this rank's part, then sent from
+      // there.
+      launch.cast = {setup_.main_weights, setup_.dtype, own, setup_.own.numel};
+      launch.call.input = own;
+    }
+    if (setup_.unshard_by == Collective::broadcast) {
+      launch.call.root = setup_.owner;
+      launch.call.numel = setup_.numel;
+    } else {
+      launch.call.numel = setup_.own.numel;
+    }
+    if (setup_.kept != nullptr) {
+      launch.copy = {full + setup_.kept_range.offset * element, setup_.kept,
+                     setup_.kept_range.numel * element};
+    }
   }
+  launch.call.dtype = setup_.dtype;
+  launch.call.output = full;
   launch.after = message.after;
   launch.recorded = &table_.gathered[message.slot];
-  launch.bucket = this;
-  open_.push_back(message.ticket);
   send(comm_, std::move(launch));
 }
 
 void BucketLife::reduce(const Reduce& message) {
+  const int tickets = setup_.sum_each_reduce ? 2 : 1;
   if (life_ == BucketState::failed) {
-    retire(message.ticket);
+    retire(tickets);
     return;
   }
   if (std::exchange(gradient_, GradientState::empty) != GradientState::filling) {
     fault("a reduce of a gradient that is not filling", message.ticket);
-    retire(message.ticket);
+    retire(tickets);
     return;
   }
   std::byte* full = table_.gradient_slots[message.gradient_slot];
   const auto element = static_cast<std::int64_t>(size_of(setup_.gradient_dtype));
-  std::byte* own = full + state_.config.rank * setup_.shard_numel * element;
-  Launch launch;
-  launch.channel = Channel::reduce;
-  launch.call = {.op = Collective::reduce_scatter,
-                 .ticket = message.ticket,
-                 .bucket = setup_.id,
-                 .label = setup_.label.c_str(),
-                 .dtype = setup_.gradient_dtype,
-                 .input = full,
-                 .output = own,  // in place, at this rank's own offset
-                 .numel = setup_.shard_numel};
+  std::byte* own = full + setup_.own.offset * element;
+  Launch launch = launch_of(Channel::reduce, setup_.group, setup_.reduce_by, message.ticket);
+  launch.call.dtype = setup_.gradient_dtype;
+  launch.call.input = full;
+  launch.call.output = own;  // in place, at this rank's own offset
+  if (setup_.reduce_by == Collective::reduce) {
+    launch.call.root = setup_.owner;
+    launch.call.numel = setup_.numel;
+  } else {
+    launch.call.numel = setup_.own.numel;
+  }
   launch.after = message.after;
   launch.zero = {full, element, message.unwritten != nullptr ? message.unwritten : setup_.gaps};
-  launch.accumulate = {setup_.main_gradients, setup_.gradient_dtype, own, setup_.shard_numel,
-                       message.first};
   launch.recorded = &table_.reduced[message.gradient_slot];
-  launch.bucket = this;
-  open_.push_back(message.ticket);
+  const AccumulateStep accumulate{setup_.main_gradients, setup_.gradient_dtype, own,
+                                  setup_.own.numel, message.first};
+  if (!setup_.sum_each_reduce) {
+    launch.accumulate = accumulate;
+    send(comm_, std::move(launch));
+    return;
+  }
+  send(comm_, std::move(launch));
+  Launch sum =
+      launch_of(Channel::reduce, setup_.replicas, Collective::all_reduce, message.ticket + 1);
+  sum.call.dtype = setup_.gradient_dtype;
+  sum.call.input = own;
+  sum.call.output = own;
+  sum.call.numel = setup_.own.numel;
+  sum.accumulate = accumulate;
+  sum.recorded = &table_.reduced[message.gradient_slot];
+  send(comm_, std::move(sum));
+}
+
+void BucketLife::sum_replicas(const SumReplicas& message) {
+  if (life_ == BucketState::failed) {
+    retire(1);
+    return;
+  }
+  Launch launch =
+      launch_of(Channel::reduce, setup_.replicas, Collective::all_reduce, message.ticket);
+  launch.call.input = setup_.main_gradients;
+  launch.call.output = setup_.main_gradients;
+  launch.call.numel = setup_.own.numel;
   send(comm_, std::move(launch));
 }
 
@@ -158,11 +210,11 @@ void BucketLife::complete(const Completed& message) {
     return;
   }
   open_.erase(found);
-  retire(message.ticket);
+  retire(1);
 }
 
-void BucketLife::retire(Ticket /*ticket*/) {
-  words_.answered.fetch_add(1);
+void BucketLife::retire(int tickets) {
+  words_.answered.fetch_add(static_cast<std::uint64_t>(tickets));
   state_.config.waiter->notify();
 }
 

@@ -38,8 +38,10 @@ class BucketLife final : public Routed<BucketActor> {
   bool advance(BucketEvent event);
   void gather(const Gather& message);
   void reduce(const Reduce& message);
+  void sum_replicas(const SumReplicas& message);
+  Launch launch_of(Channel channel, const Group& group, Collective op, Ticket ticket);
   void complete(const Completed& message);
-  void retire(Ticket ticket);
+  void retire(int tickets);
   void fault(const std::string& what, Ticket ticket);
 
   RankState& state_;

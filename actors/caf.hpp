@@ -30,6 +30,7 @@ using BucketActor = caf::typed_actor<caf::reacts_to<Gather>,
                                      caf::reacts_to<Evict>,
                                      caf::reacts_to<Contribute>,
                                      caf::reacts_to<Reduce>,
+                                     caf::reacts_to<SumReplicas>,
                                      caf::reacts_to<StepEnd>,
                                      caf::reacts_to<Abandon>,
                                      caf::reacts_to<Completed>,
@@ -65,6 +66,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndUse)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Evict)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Contribute)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Reduce)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SumReplicas)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StepEnd)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Abandon)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Launch)

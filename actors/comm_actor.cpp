@@ -7,9 +7,12 @@ namespace troupe {
 
 namespace {
 
-std::int64_t bytes_handed_over(const CollectiveCall& call, int world_size) {
+std::int64_t bytes_handed_over(const CollectiveCall& call, const Communicator& group) {
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  return call.numel * element * (call.op == Collective::reduce_scatter ? world_size : 1);
+  if (call.op == Collective::broadcast && call.root != group.rank()) {
+    return 0;
+  }
+  return call.numel * element * (call.op == Collective::reduce_scatter ? group.size() : 1);
 }
 
 /// One step of FNV-1a over the words of a launch: equal sequences have equal hashes on all ranks.
@@ -23,9 +26,13 @@ std::string to_string(const LaunchRecord& record) {
   std::string text = "ticket " + std::to_string(record.ticket) + " " + to_string(record.op);
   if (record.bucket != no_bucket) {
     text += " bucket " + std::to_string(record.bucket);
+    if (record.runtime > 1) {
+      text += " of runtime " + std::to_string(record.runtime);
+    }
   }
-  return text + " '" + record.label + "' numel " + std::to_string(record.numel) + " " +
-         to_string(record.dtype);
+  text += " '" + record.label + "' numel " + std::to_string(record.numel) + " " +
+          to_string(record.dtype);
+  return record.axis == GroupAxis::world ? text : text + ", group " + to_string(record.axis);
 }
 
 Comm::Comm(caf::actor_config& config,
@@ -91,7 +98,8 @@ void Comm::issue(const Launch& launch) {
                   range.numel * launch.zero.element_bytes);
     }
   }
-  if (auto launched = queue.communicator->launch(launch.call, stream); !launched) {
+  Communicator& group = launch.group != nullptr ? *launch.group : *queue.communicator;
+  if (auto launched = group.launch(launch.call, stream); !launched) {
     stopped_ = true;  // nothing behind it may be launched; the supervisor's Stop answers the rest
     failure_ = launched.failure();
     send(supervisor_, Failed{launched.failure()});
@@ -100,6 +108,10 @@ void Comm::issue(const Launch& launch) {
     return;
   }
   trace(stream, launch, to_string(launch.call.op));
+  if (launch.copy.bytes > 0) {
+    device.copy(stream, launch.copy.to, launch.copy.from, launch.copy.bytes);
+    trace(stream, launch, "keep");
+  }
   const AccumulateStep& sum = launch.accumulate;
   if (sum.numel > 0 && sum.overwrite) {
     device.cast(stream, sum.dtype, sum.part, DType::f32, sum.sum, sum.numel);
@@ -110,8 +122,10 @@ void Comm::issue(const Launch& launch) {
   }
   const Event recorded = stream.record();
   state_.last_event[index] = recorded;
-  *(launch.own ? &launch.own->recorded : launch.recorded) = recorded;
-  note(launch);
+  if (Event* const to = launch.own ? &launch.own->recorded : launch.recorded; to != nullptr) {
+    *to = recorded;
+  }
+  note(launch, group);
   ++next_;
   state_.launched.store(launch.call.ticket);
   state_.config.waiter->notify();
@@ -221,22 +235,22 @@ void Comm::answer(const Asker& asker, Ticket ticket, std::optional<Failure> fail
   }
 }
 
-void Comm::note(const Launch& launch) {
+void Comm::note(const Launch& launch, const Communicator& group) {
   const CollectiveCall& call = launch.call;
   const auto op = static_cast<std::size_t>(call.op);
   state_.launches[op].fetch_add(1);
-  state_.bytes_sent[op].fetch_add(
-      static_cast<std::uint64_t>(bytes_handed_over(call, state_.config.world_size)));
+  state_.bytes_sent[op].fetch_add(static_cast<std::uint64_t>(bytes_handed_over(call, group)));
   std::uint64_t hash = state_.launch_hash.load();
   for (const std::uint64_t word :
-       {call.ticket, static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.bucket),
-        static_cast<std::uint64_t>(call.dtype), static_cast<std::uint64_t>(call.numel),
-        static_cast<std::uint64_t>(call.root)}) {
+       {call.ticket, static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.runtime),
+        static_cast<std::uint64_t>(call.bucket), static_cast<std::uint64_t>(call.dtype),
+        static_cast<std::uint64_t>(call.numel), static_cast<std::uint64_t>(call.root),
+        static_cast<std::uint64_t>(launch.axis)}) {
     hash = mix(hash, word);
   }
   state_.launch_hash.store(hash);
-  LaunchRecord record{call.ticket, call.op,   call.bucket,    call.dtype,
-                      call.numel,  call.root, launch.channel, call.label};
+  LaunchRecord record{call.ticket, call.op,        call.bucket, call.dtype,   call.numel,
+                      call.root,   launch.channel, launch.axis, call.runtime, call.label};
   if (state_.config.on_launch) {
     try {
       state_.config.on_launch(record);

@@ -48,7 +48,7 @@ class Comm final : public Routed<CommActor> {
     bool launched = false;  ///< false: the launch failed, what stands before it is on the stream
   };
   void answer(const Asker& asker, Ticket ticket, std::optional<Failure> failure);
-  void note(const Launch& launch);
+  void note(const Launch& launch, const Communicator& group);
   void observer_failed(const std::string& what);
 
   RankState& state_;

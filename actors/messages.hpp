@@ -1,10 +1,13 @@
 /// What the actors say to each other. Requests are verbs, facts are participles.
 ///
 ///     trainer   → scheduler   TrainerEvent
-///     scheduler → bucket      Gather, BeginUse, EndUse, Evict, Contribute, Reduce, StepEnd,
-///     Abandon bucket    → comm        Launch trainer   → comm        Launch (exports and
-///     collectives of its own: no bucket) stream    → comm        StreamDone comm      → bucket
-///     Completed anyone    → supervisor  Failed; supervisor → peers' supervisors PeerFailed
+///     scheduler → bucket      Gather, BeginUse, EndUse, Evict, Contribute, Reduce,
+///                             SumReplicas, StepEnd, Abandon
+///     bucket    → comm        Launch
+///     trainer   → comm        Launch (exports and collectives of its own: no bucket)
+///     stream    → comm        StreamDone
+///     comm      → bucket      Completed
+///     anyone    → supervisor  Failed; supervisor → peers' supervisors PeerFailed
 ///     supervisor → all        Stop
 ///
 /// Plain values; pointers in them are to memory that outlives the actors of the rank.
@@ -13,6 +16,7 @@
 #include "troupe/actors/event_set.hpp"
 #include "troupe/comm/communicator.hpp"
 #include "troupe/core/bucket_layout.hpp"
+#include "troupe/core/mesh.hpp"
 #include "troupe/core/schedule.hpp"
 
 #include <atomic>
@@ -28,6 +32,7 @@ struct ActorTag {
   enum class Kind : std::uint8_t { supervisor, comm, scheduler, bucket };
   Kind kind = Kind::supervisor;
   int rank = 0;
+  std::uint32_t runtime = 0;    ///< of a scheduler or bucket: which of the rank's, from 1
   BucketId bucket = no_bucket;  ///< of a bucket actor
 
   bool operator==(const ActorTag&) const = default;
@@ -53,6 +58,8 @@ enum class TrainerEventKind : std::uint8_t {
   step_end,
   begin_update,
   updated,
+  reshard,
+  adopt_order,
 };
 
 const char* to_string(TrainerEventKind kind);
@@ -63,16 +70,19 @@ struct TrainerEvent {
   TrainerEventKind kind = TrainerEventKind::begin_use;
   UnitId unit = 0;        ///< of a use
   BucketId bucket = 0;    ///< of `updated`
+  bool changed = true;    ///< of `updated`
   bool backward = false;  ///< of a use
   Event event{};          ///< end of a use or of an update on the trainer's stream
   Ticket next_ticket = 0;
-  Unwritten unwritten{};  ///< buckets whose gradient was not written everywhere; null: none
+  Unwritten unwritten{};  ///< end of a backward: where gradients were not written; null: nowhere
+  std::shared_ptr<const AgreedOrder> order{};  ///< of `adopt_order`
 };
 
 struct Gather {
   Ticket ticket = 0;
   SlotId slot = 0;
-  EventSet after{};  ///< last uses of the slot, last update of the bucket
+  bool again = false;  ///< within the smaller group, of what its ranks have kept
+  EventSet after{};    ///< last uses of the slot, last update of the bucket
 };
 struct BeginUse {};
 struct EndUse {};
@@ -81,11 +91,15 @@ struct Contribute {
   SlotId gradient_slot = 0;
 };
 struct Reduce {
-  Ticket ticket = 0;
+  Ticket ticket = 0;  ///< and the next one, if replicas are summed behind each reduce
   SlotId gradient_slot = 0;
   bool first = false;  ///< of its step: overwrites the main gradient, later ones add to it
   EventSet after{};    ///< the contributions
   Ranges unwritten{};  ///< null: only the gaps between parameters
+};
+/// Of the main gradient, over the replicas of a sharded model.
+struct SumReplicas {
+  Ticket ticket = 0;
 };
 struct StepEnd {};
 struct Abandon {};
@@ -114,6 +128,12 @@ struct AccumulateStep {
   bool overwrite = false;
 };
 
+struct CopyStep {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::int64_t bytes = 0;  ///< 0: nothing
+};
+
 /// A collective of the trainer's own, shared by its call and the comm actor: the call may give up
 /// waiting, the memory may not go before `over`.
 struct OwnCollective {
@@ -124,13 +144,17 @@ struct OwnCollective {
 template <class Handle>
 struct BasicLaunch {
   Channel channel = Channel::gather;
+  GroupAxis axis = GroupAxis::world;
+  Communicator* group = nullptr;  ///< null: the whole world, on this channel
   CollectiveCall call;
   EventSet after;
-  CastStep cast;
-  ZeroStep zero;
-  AccumulateStep accumulate;
-  Event* recorded = nullptr;  ///< receives the end of it all, before the ticket counts as launched
-  Handle bucket;              ///< hears of the completion, …
+  CastStep cast;              ///< before the collective
+  ZeroStep zero;              ///< before it
+  CopyStep copy;              ///< behind it
+  AccumulateStep accumulate;  ///< behind it
+  /// Receives the end of it all, before the ticket counts as launched; null: nobody asks.
+  Event* recorded = nullptr;
+  Handle bucket;                       ///< hears of the completion, …
   std::shared_ptr<OwnCollective> own;  ///< … or this does
 };
 

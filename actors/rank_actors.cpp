@@ -142,12 +142,17 @@ RankState& RankActors::state() {
   return impl_->state;
 }
 
-void RankActors::collective(Channel channel, CollectiveCall call, const EventSet& after) {
+void RankActors::collective(Channel channel,
+                            CollectiveCall call,
+                            const EventSet& after,
+                            const Group& group) {
   RankState& state = impl_->state;
   const auto own = std::make_shared<OwnCollective>();
   call.ticket = next_ticket_++;
   Launch launch;
   launch.channel = channel;
+  launch.axis = group.axis;
+  launch.group = channel == Channel::gather ? group.gathers : group.reduces;
   launch.call = call;
   launch.after = after;
   launch.own = own;
@@ -255,8 +260,10 @@ RuntimeActors::RuntimeActors(RankActors& rank,
                              SlotTable& table)
     : impl_(std::make_unique<Impl>(rank, table, buckets.size())) {
   RankActors::Impl& shared = impl_->shared;
-  impl_->id = shared.runtimes++;
+  impl_->id = ++shared.runtimes;
+  setup.runtime = impl_->id;
   for (BucketSetup& bucket : buckets) {
+    bucket.runtime = impl_->id;
     impl_->buckets.push_back(spawn_lazily<BucketLife>(
         shared.system, shared.unit, shared.routing, shared.state, std::move(bucket), table,
         impl_->words, shared.comm, shared.supervisor));
@@ -284,6 +291,10 @@ RuntimeActors::~RuntimeActors() {
     }
     static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
   }
+}
+
+std::uint32_t RuntimeActors::id() const {
+  return impl_->id;
 }
 
 const Answer& RuntimeActors::ask(TrainerEvent event) {

@@ -69,7 +69,11 @@ class RankActors {
 
   /// A collective of no bucket, with the next ticket; returns when it is done. On failure it
   /// throws, but not before its buffers are free to go.
-  void collective(Channel channel, CollectiveCall call, const EventSet& after);
+  /// Of the world, unless `group` names communicators.
+  void collective(Channel channel,
+                  CollectiveCall call,
+                  const EventSet& after,
+                  const Group& group = {});
   /// Waits until all tickets up to `ticket` are launched and `done` holds. `what` names the wait in
   /// the error of a deadline and in the trace. With ticket 0 it is no wait for communication:
   /// neither counted nor traced.
@@ -109,6 +113,9 @@ class RuntimeActors {
   ~RuntimeActors();
   RuntimeActors(const RuntimeActors&) = delete;
   RuntimeActors& operator=(const RuntimeActors&) = delete;
+
+  /// Of the rank's runtimes, counted from 1 in the order of construction.
+  std::uint32_t id() const;
 
   /// Tells the scheduler and waits for its answer, which is valid until the next call. Throws
   /// `Error` if the rank has failed; a refusal is in the answer.

@@ -28,6 +28,8 @@ struct LaunchRecord {
   std::int64_t numel = 0;
   int root = 0;
   Channel channel = Channel::gather;
+  GroupAxis axis = GroupAxis::world;  ///< the group that takes part
+  std::uint32_t runtime = 0;          ///< whose bucket it is; 0: the trainer's own
   std::string label;
 
   bool operator==(const LaunchRecord&) const = default;

@@ -21,22 +21,45 @@ struct SlotTable {
   std::vector<Event> reduced;  ///< per gradient slot
 };
 
-/// What a bucket works on; constant while the runtime lives.
+/// A process group as collectives name it. Null: that of the world.
+struct Group {
+  GroupAxis axis = GroupAxis::world;
+  Communicator* gathers = nullptr;
+  Communicator* reduces = nullptr;
+};
+
+/// What a bucket works on; constant while the runtime lives. Its full buffer has `numel` elements,
+/// of which `own` are this rank's: an even part, or under owner_broadcast all or none.
 struct BucketSetup {
+  std::uint32_t runtime = 1;
   BucketId id = 0;
   std::string label;
   DType dtype = DType::f32;
   DType gradient_dtype = DType::f32;
-  std::int64_t shard_numel = 0;
-  float* main_weights = nullptr;    ///< (shard_numel)
-  float* main_gradients = nullptr;  ///< (shard_numel); null: frozen
+  Collective unshard_by = Collective::all_gather;
+  Collective reduce_by = Collective::reduce_scatter;
+  Group group;     ///< over which it is sharded
+  int owner = -1;  ///< within the group; owner_broadcast only
+  std::int64_t numel = 0;
+  Range own;
+  float* main_weights = nullptr;    ///< (own.numel)
+  float* main_gradients = nullptr;  ///< (own.numel); null: frozen
   Ranges gaps;                      ///< of the full buffer; no parameter's
+  Group replicas;                   ///< those that hold the same part of other replicas (HSDP)
+  bool sum_each_reduce = false;     ///< over the replicas; else they are not summed, or at step end
+  Group regather;                   ///< the smaller group that gathers again
+  std::byte* kept = nullptr;  ///< (kept_range.numel) of `dtype`, for that; null: there is none
+  Range kept_range;           ///< of the full buffer
 };
 
 struct SchedulerSetup {
+  std::uint32_t runtime = 1;
   SchedulePlan plan;
   std::vector<std::int64_t> slot_bytes;           ///< per slot
   std::vector<std::int64_t> gradient_slot_bytes;  ///< per gradient slot
+  /// Per bucket, all of its full buffer: what is zeroed where this rank has not used it. Empty if
+  /// ranks agree on no order, since nothing is reduced then that was not used.
+  std::vector<Ranges> whole = {};
 };
 
 /// The answer to one trainer event. Written by the scheduler before `handled`, read by the trainer
@@ -47,6 +70,7 @@ struct Answer {
   std::vector<UsedBucket> used;     ///< begin_use
   std::vector<BucketId> reduced;    ///< whose gradient is on its way
   std::vector<BucketId> unreduced;  ///< step_end: trainable, no gradient in this step
+  AgreedOrder recorded;             ///< step_end, where ranks agree on an order
 };
 
 struct RuntimeWords {

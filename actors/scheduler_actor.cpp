@@ -27,6 +27,10 @@ const char* to_string(TrainerEventKind kind) {
       return "begin of an update";
     case TrainerEventKind::updated:
       return "update of a bucket";
+    case TrainerEventKind::reshard:
+      return "reshard";
+    case TrainerEventKind::adopt_order:
+      return "adoption of an order";
   }
   return "?";
 }
@@ -40,7 +44,7 @@ Scheduler::Scheduler(caf::actor_config& config,
                      const caf::execution_unit* trainer)
     : Routed(config,
              routing,
-             {ActorTag::Kind::scheduler, state.config.rank},
+             {ActorTag::Kind::scheduler, state.config.rank, setup.runtime},
              nullptr,
              words.alive,
              *state.config.waiter),
@@ -54,6 +58,7 @@ Scheduler::Scheduler(caf::actor_config& config,
       contributions_(setup_.gradient_slot_bytes.size()),
       updates_(buckets_.size()),
       gradient_slots_(buckets_.size(), no_slot),
+      unwritten_(buckets_.size()),
       reduces_(buckets_.size(), 0) {}
 
 Scheduler::behavior_type Scheduler::make_behavior() {
@@ -93,6 +98,7 @@ void Scheduler::handle(const TrainerEvent& event) {
           }
           reduces_[bucket] = 0;
         }
+        answer.recorded = schedule_.recorded();
       }
       answer.next_ticket = schedule_.next_ticket();
     }
@@ -124,7 +130,12 @@ Result<void> Scheduler::decide(const TrainerEvent& event) {
       return schedule_.begin_update();
     case TrainerEventKind::updated:
       updates_[event.bucket] = event.event;
-      return schedule_.updated(event.bucket);
+      return schedule_.updated(event.bucket, event.changed);
+    case TrainerEventKind::reshard:
+      return schedule_.reshard();
+    case TrainerEventKind::adopt_order:
+      schedule_.adopt(*event.order);
+      break;
     case TrainerEventKind::abandon_use:
       break;
   }
@@ -144,16 +155,31 @@ void Scheduler::note_last_use(const TrainerEvent& event) {
     if (const SlotId gradient = gradient_slots_[decision.bucket];
         event.backward && gradient != no_slot) {
       contributions_[gradient].add(event.event);
+      unwritten_[decision.bucket] = unwritten_of(decision.bucket, event);
     }
   }
+}
+
+/// What of its gradient was not written so far; its reduce may come at a later event.
+Ranges Scheduler::unwritten_of(BucketId bucket, const TrainerEvent& event) {
+  if (event.unwritten != nullptr) {
+    for (const UnwrittenRanges& each : *event.unwritten) {
+      if (each.bucket == bucket) {
+        return each.ranges;
+      }
+    }
+  }
+  return nullptr;
 }
 
 void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
   const BucketActor& bucket = buckets_[decision.bucket];
   switch (decision.command) {
-    case Command::gather: {
+    case Command::gather:
+    case Command::regather: {
       hold_unsharded(setup_.slot_bytes[decision.slot]);
-      Gather gather{decision.ticket, decision.slot, std::exchange(last_uses_[decision.slot], {})};
+      Gather gather{decision.ticket, decision.slot, decision.command == Command::regather,
+                    std::exchange(last_uses_[decision.slot], {})};
       gather.after.add(std::exchange(updates_[decision.bucket], {}));
       words_.requested.fetch_add(1);
       send(bucket, gather);
@@ -177,25 +203,28 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
     case Command::contribute:
       hold_gradient(setup_.gradient_slot_bytes[decision.slot]);
       gradient_slots_[decision.bucket] = decision.slot;
+      if (event.kind != TrainerEventKind::begin_use) {
+        unwritten_[decision.bucket] = setup_.whole[decision.bucket];  // not used: zeros
+      }
       send(bucket, Contribute{decision.slot});
       break;
     case Command::reduce: {
       hold_gradient(-setup_.gradient_slot_bytes[decision.slot]);
       gradient_slots_[decision.bucket] = no_slot;
       Reduce reduce{decision.ticket, decision.slot, reduces_[decision.bucket]++ == 0,
-                    std::exchange(contributions_[decision.slot], {}), nullptr};
-      if (event.unwritten != nullptr) {
-        for (const UnwrittenRanges& each : *event.unwritten) {
-          if (each.bucket == decision.bucket) {
-            reduce.unwritten = each.ranges;
-          }
-        }
+                    std::exchange(contributions_[decision.slot], {}),
+                    std::exchange(unwritten_[decision.bucket], nullptr)};
+      if (setup_.whole.empty() || reduce.unwritten != setup_.whole[decision.bucket]) {
+        words_.answer.reduced.push_back(decision.bucket);
       }
-      words_.answer.reduced.push_back(decision.bucket);
-      words_.requested.fetch_add(1);
+      words_.requested.fetch_add(setup_.plan.replica_sum == ReplicaSum::every_reduce ? 2 : 1);
       send(bucket, std::move(reduce));
       break;
     }
+    case Command::sum_replicas:
+      words_.requested.fetch_add(1);
+      send(bucket, SumReplicas{decision.ticket});
+      break;
   }
 }
 

@@ -33,6 +33,7 @@ class Scheduler final : public Routed<SchedulerActor> {
   void handle(const TrainerEvent& event);
   Result<void> decide(const TrainerEvent& event);
   void note_last_use(const TrainerEvent& event);
+  static Ranges unwritten_of(BucketId bucket, const TrainerEvent& event);
   void carry_out(const Decision& decision, const TrainerEvent& event);
   void abandon(const TrainerEvent& event);
   void hold_unsharded(std::int64_t change);
@@ -52,6 +53,7 @@ class Scheduler final : public Routed<SchedulerActor> {
   std::vector<EventSet> contributions_;  ///< per gradient slot, since its reduce
   std::vector<Event> updates_;           ///< per bucket, since its last gather
   std::vector<SlotId> gradient_slots_;   ///< per bucket; no_slot: not filling
+  std::vector<Ranges> unwritten_;        ///< per bucket, of a gradient being filled
   std::vector<std::uint32_t> reduces_;   ///< per bucket, in this step
   bool stopped_ = false;
 };

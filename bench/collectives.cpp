@@ -15,14 +15,6 @@ namespace troupe::bench {
 
 namespace {
 
-template <class T>
-T value_or_throw(Result<T> result) {
-  if (!result) {
-    throw Error(result.failure());
-  }
-  return std::move(result).value();
-}
-
 Buffer allocate(HostDevice& device, std::int64_t bytes) {
   return value_or_throw(device.allocate(bytes, Purpose::temporary));
 }

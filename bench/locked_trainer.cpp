@@ -33,14 +33,6 @@ struct Plan {
   SchedulePlan schedule;
 };
 
-template <class T>
-T value_or_throw(Result<T> result) {
-  if (!result) {
-    throw Error(result.failure());
-  }
-  return std::move(result).value();
-}
-
 void check(const Result<void>& result) {
   if (!result) {
     throw Error(result.failure());
@@ -187,7 +179,9 @@ class LockedTrainer final : public PassTrainer {
           break;
         case Command::contribute:
         case Command::reduce:
-          break;  // forwards only
+        case Command::regather:
+        case Command::sum_replicas:
+          break;  // forwards only, one group
       }
     }
     return launches;

@@ -14,8 +14,8 @@ bool has_root(const CollectiveCall& call) {
 }
 
 bool same_collective(const CollectiveCall& a, const CollectiveCall& b) {
-  return a.op == b.op && a.ticket == b.ticket && a.bucket == b.bucket && a.dtype == b.dtype &&
-         a.numel == b.numel && (!has_root(a) || a.root == b.root);
+  return a.op == b.op && a.ticket == b.ticket && a.runtime == b.runtime && a.bucket == b.bucket &&
+         a.dtype == b.dtype && a.numel == b.numel && (!has_root(a) || a.root == b.root);
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -38,6 +38,7 @@ std::string differences(const CollectiveCall& a, const CollectiveCall& b) {
   };
   note(a.op != b.op, "operation");
   note(a.ticket != b.ticket, "ticket");
+  note(a.runtime != b.runtime, "runtime");
   note(a.bucket != b.bucket, "bucket");
   note(a.numel != b.numel, "size");
   note(a.dtype != b.dtype, "dtype");

@@ -1,8 +1,8 @@
 /// Collectives between the ranks of a group, asynchronous on a stream.
 ///
 /// Every rank of the group launches the same collectives in the same order on a communicator, each
-/// on one stream. The implementation compares op, ticket, bucket, dtype, numel and root of all
-/// ranks before any payload moves (Local, Gloo); a difference fails the operation on every rank
+/// on one stream. The implementation compares op, ticket, runtime, bucket, dtype, numel and root of
+/// all ranks before any payload moves (Local, Gloo); a difference fails the operation on every rank
 /// with a `Failure` (mismatch) that names rank, ticket and both sides.
 ///
 /// A buffer handed to a collective is not written, freed or reused by anyone before the operation
@@ -37,6 +37,7 @@ namespace troupe {
 struct CollectiveCall {
   Collective op = Collective::barrier;
   Ticket ticket = 0;
+  std::uint32_t runtime = 0;  ///< whose bucket it is: of the rank's runtimes, from 1; 0: none's
   BucketId bucket = no_bucket;
   const char* label = "";  ///< bucket or purpose for messages; lives at least until completion
   DType dtype = DType::f32;

@@ -12,6 +12,8 @@ const char* to_string(Purpose purpose) {
       return "main gradients";
     case Purpose::parameter_slots:
       return "parameter slots";
+    case Purpose::kept_parameters:
+      return "kept parameters";
     case Purpose::gradient_slots:
       return "gradient slots";
     case Purpose::optimizer:

@@ -22,10 +22,11 @@ enum class Purpose : std::uint8_t {
   main_gradients,
   parameter_slots,
   gradient_slots,
+  kept_parameters,
   optimizer,
   temporary,  ///< exports and initialisation; gone afterwards
 };
-inline constexpr std::size_t purpose_count = 6;
+inline constexpr std::size_t purpose_count = 7;
 const char* to_string(Purpose purpose);
 
 class Device;

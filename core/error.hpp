@@ -107,4 +107,13 @@ class Error : public std::runtime_error {
   Failure failure_;
 };
 
+/// The value, or the `Error` that says why there is none.
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (!result) {
+    throw Error(result.failure());
+  }
+  return std::move(result).value();
+}
+
 }  // namespace troupe

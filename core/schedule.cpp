@@ -26,11 +26,40 @@ std::vector<PredictedUse> registration_order(std::size_t unit_count, bool with_b
   return uses;
 }
 
+/// What the plan can say of the order in which buckets are used first, and complete: units in
+/// registration order, those around others last in backward.
+AgreedOrder first_order(const Model& model, const BucketPlan& plan) {
+  const auto forward_place = [&](const Bucket& bucket) { return bucket.units.front(); };
+  const auto backward_place = [&](const Bucket& bucket) {
+    const bool of_root = std::ranges::find(bucket.units, model.root()) != bucket.units.end();
+    return of_root ? 0 : bucket.units.front() + std::size_t{1};
+  };
+  std::vector<const Bucket*> buckets;
+  for (const Bucket& bucket : plan.buckets) {
+    buckets.push_back(&bucket);
+  }
+  AgreedOrder order;
+  std::ranges::stable_sort(buckets, {}, [&](const Bucket* each) { return forward_place(*each); });
+  for (const Bucket* bucket : buckets) {
+    order.gathers.push_back(bucket->id);
+  }
+  std::ranges::sort(buckets, {}, &Bucket::id);
+  std::ranges::stable_sort(buckets, std::ranges::greater{},
+                           [&](const Bucket* each) { return backward_place(*each); });
+  for (const Bucket* bucket : buckets) {
+    if (bucket->trainable) {
+      order.reduces.push_back(bucket->id);
+    }
+  }
+  return order;
+}
+
 }  // namespace
 
 SchedulePlan make_schedule_plan(const Model& model,
                                 const BucketPlan& plan,
-                                const MemoryPlan& memory) {
+                                const MemoryPlan& memory,
+                                const ScheduleRules& rules) {
   const auto classes_of = [](const SlotPlan& slots) {
     std::vector<SchedulePlan::Class> classes;
     classes.reserve(slots.classes.size());
@@ -49,6 +78,16 @@ SchedulePlan make_schedule_plan(const Model& model,
   result.unit_names = detail::names_of(model.units(), [](const Unit& unit) { return unit.name; });
   result.bucket_names = detail::names_of(
       plan.buckets, [&](const Bucket& bucket) { return plan.describe(bucket.id, model); });
+  result.agreed = rules.agreed;
+  if (rules.agreed) {
+    result.first_order = first_order(model, plan);
+  }
+  if (rules.regather) {
+    for (const Bucket& bucket : plan.buckets) {
+      result.regathers.push_back(bucket.group.empty());
+    }
+  }
+  result.replica_sum = rules.replica_sum;
   return result;
 }
 
@@ -93,6 +132,11 @@ Schedule::Schedule(SchedulePlan plan)
   }
   last_reduce_.resize(gradient_slot_count);
   wanted_.resize(std::max(plan_.slot_classes.size(), plan_.gradient_classes.size()));
+  if (plan_.agreed) {
+    agreed_ = plan_.first_order;
+    waiting_.resize(plan_.gradient_classes.size());
+    index_order();
+  }
 }
 
 // Events.
@@ -116,6 +160,14 @@ Result<void> Schedule::end_micro_batch() {
   }
   if (auto refused = refuse_if_open("the micro-batch cannot end", 0)) {
     return *std::move(refused);
+  }
+  if (plan_.agreed) {
+    if (!plan_reduces(true)) {
+      return refuse_zeros();
+    }
+    gather_in_order(agreed_.gathers.size());
+    reduce_planned();
+    end_reduces();
   }
   for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (buckets_[bucket].gradient_slot != no_slot) {
@@ -153,12 +205,23 @@ Result<void> Schedule::begin(UnitId unit, bool backward) {
   }
   for (UsedBucket& used : used_) {
     if (!used.hit) {
-      make_room(used.bucket, std::nullopt);  // cannot fail: refuse_begin has counted
-      gather(used.bucket);
+      if (plan_.agreed) {
+        gather_in_order(buckets_[used.bucket].gather_place + 1);  // nothing there is stale
+      } else {
+        make_room(used.bucket, std::nullopt);  // cannot fail: refuse_begin has counted
+        gather(used.bucket);
+      }
       pin(used);
     }
   }
+  if (plan_.agreed && backward) {
+    gather_in_order(agreed_.gathers.size());
+    relieve(unit);
+  }
   for (UsedBucket& used : used_) {
+    if (plan_.agreed) {
+      note_used(used.bucket);
+    }
     if (backward) {
       ++buckets_[used.bucket].backwards_open;
       contribute(used);
@@ -197,8 +260,12 @@ Result<void> Schedule::end(UnitId unit, bool backward) {
       ++view.backwards_ended;
       if (view.gradient_slot != no_slot && view.backwards_open == 0 &&
           view.backwards_ended >= view.forwards_begun) {
-        reduce(bucket);
+        plan_.agreed ? note_complete(bucket) : reduce(bucket);
       }
+    }
+    if (plan_.agreed) {
+      plan_reduces(false);
+      reduce_planned();
     }
   }
   prefetch();
@@ -223,7 +290,10 @@ Result<void> Schedule::end_eval() {
   if (auto refused = refuse_if_open("eval cannot end", open_before_eval_)) {
     return *std::move(refused);
   }
-  for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
+  if (plan_.agreed) {
+    gather_in_order(agreed_.gathers.size());
+  }
+  for (BucketId bucket = 0; !plan_.agreed && bucket < buckets_.size(); ++bucket) {
     BucketView& view = buckets_[bucket];
     if (view.slot != no_slot && view.gathered_in_eval && !view.used) {
       drop(bucket, Command::evict);
@@ -244,7 +314,18 @@ Result<void> Schedule::step_end() {
   if (auto refused = refuse_if_open("the step cannot end", 0)) {
     return *std::move(refused);
   }
-  drop_all();
+  if (plan_.replica_sum == ReplicaSum::at_step_end) {
+    for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
+      if (buckets_[bucket].reduced_in_step) {
+        tell(Command::sum_replicas, bucket, no_slot, next_ticket_++);
+      }
+      buckets_[bucket].reduced_in_step = false;
+    }
+  }
+  make_stale();
+  if (plan_.agreed) {
+    finish_record();
+  }
   train_.adopt_record(plan_.unit_buckets);
   return {};
 }
@@ -263,18 +344,37 @@ Result<void> Schedule::begin_update() {
                                    holders_of(index), "; end the micro-batch first"));
     }
   }
-  drop_all();
+  make_stale();
   return {};
 }
 
-Result<void> Schedule::updated(BucketId bucket) {
+Result<void> Schedule::updated(BucketId bucket, bool changed) {
   decisions_.clear();
   if (bucket >= buckets_.size()) {
     return misuse(detail::concat("there is no bucket ", bucket, " to update"));
   }
   ++event_;
+  if (changed && held(bucket) &&
+      buckets_[bucket].stale) {  // it was kept, as one that does not change
+    next_gather_ = std::min(next_gather_, buckets_[bucket].gather_place);
+    drop(bucket, Command::step_end);
+  }
   buckets_[bucket].stale = false;
   prefetch();
+  return {};
+}
+
+Result<void> Schedule::reshard() {
+  decisions_.clear();
+  if (plan_.agreed) {
+    return misuse(
+        "under this strategy every bucket keeps its parameters; there is nothing to give back");
+  }
+  for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (held(bucket) && buckets_[bucket].uses == 0) {
+      drop(bucket, Command::evict);
+    }
+  }
   return {};
 }
 

@@ -8,6 +8,24 @@
 /// reduces a bucket whose last backward this was, and prefetches. The order is the one recorded in
 /// the last step.
 ///
+/// [Note: the agreed order] Where every bucket keeps its full buffer (owner_broadcast,
+/// sharded_optimizer), a bucket is gathered once after each update, and ranks need not use the same
+/// units: what launches collectives is then not the use but one order for all ranks, the one that
+/// rank 0 recorded in the last step (the plan's until then).
+///
+///  - Gathers are launched in that order only. A use launches those up to its own last bucket;
+///    prefetches are those within `prefetch_depth` places behind the farthest place that a use has
+///    reached, as long as they are not stale. Since that is a function of the farthest use, ranks
+///    that differ in between are together again at their next common use.
+///  - All gathers come before the first reduce: a backward, the end of a micro-batch and the end of
+///    an eval launch what is left of them.
+///  - Each micro-batch reduces every trainable bucket once, in the agreed order. A bucket that is
+///    complete waits for those before it; one that this rank has not used is reduced as zeros when
+///    a later one waits; the end of the micro-batch reduces the rest. If a backward finds no
+///    gradient slot, waiting buckets go out of turn to make room: ranks whose calls are the same
+///    stay together.
+///  - A frozen bucket stays gathered until an update has changed it.
+///
 /// Cost per event is O(1) in the number of buckets: a scan pointer, positions per bucket, victims
 /// among the held buckets of one class only. Ends of steps, micro-batches and evals, and the begin
 /// of an update, are O(buckets).
@@ -30,6 +48,29 @@
 
 namespace troupe {
 
+/// When gradients are summed over the replicas of a sharded model (HSDP).
+enum class ReplicaSum : std::uint8_t {
+  none,          ///< there is one replica
+  every_reduce,  ///< by a second collective behind each reduce
+  at_step_end,   ///< the main gradients, once
+};
+
+/// Order of launches that all ranks follow, each bucket once; of `reduces`, each trainable one.
+struct AgreedOrder {
+  std::vector<BucketId> gathers;
+  std::vector<BucketId> reduces;
+  bool operator==(const AgreedOrder&) const = default;
+};
+
+/// How a strategy schedules, besides its memory.
+struct ScheduleRules {
+  bool agreed = false;
+  /// After the first gather since an update, later ones go through a smaller group, whose ranks
+  /// have kept parts of it.
+  bool regather = false;
+  ReplicaSum replica_sum = ReplicaSum::none;
+};
+
 /// What the schedule knows of the model.
 struct SchedulePlan {
   struct Class {
@@ -47,21 +88,31 @@ struct SchedulePlan {
   int prefetch_depth = 0;
   std::vector<std::string> unit_names;    ///< for messages
   std::vector<std::string> bucket_names;  ///< for messages
+
+  /// Launches follow [Note: the agreed order]; each class of slots has one bucket.
+  bool agreed = false;
+  AgreedOrder first_order = {};      ///< `agreed`: until another is adopted
+  std::vector<bool> regathers = {};  ///< per bucket, see `ScheduleRules`; empty: none
+  ReplicaSum replica_sum = ReplicaSum::none;
 };
 
+/// `rules.regather` concerns buckets of the data-parallel group only.
 SchedulePlan make_schedule_plan(const Model& model,
                                 const BucketPlan& plan,
-                                const MemoryPlan& memory);
+                                const MemoryPlan& memory,
+                                const ScheduleRules& rules = {});
 
 /// What the scheduler has to tell a bucket.
 enum class Command : std::uint8_t {
-  gather,      ///< ticket, slot
-  use,         ///< slot
-  release,     ///< slot
-  evict,       ///< slot
-  contribute,  ///< slot: the gradient slot that this backward fills (once per reduce)
-  reduce,      ///< ticket, slot: the gradient slot
-  step_end,    ///< slot: parameters go stale, the slot is given back
+  gather,        ///< ticket, slot
+  regather,      ///< ticket, slot: within the smaller group
+  use,           ///< slot
+  release,       ///< slot
+  evict,         ///< slot
+  contribute,    ///< slot: the gradient slot that this backward fills (once per reduce)
+  reduce,        ///< ticket (of two, if replicas are summed behind it), slot: the gradient slot
+  sum_replicas,  ///< ticket: of the main gradient
+  step_end,      ///< slot: parameters go stale, the slot is given back
 };
 
 struct Decision {
@@ -88,8 +139,10 @@ struct ScheduleCounters {
   std::uint64_t hits = 0;           ///< … already held, …
   std::uint64_t prefetch_hits = 0;  ///< … of these gathered ahead and used for the first time
   std::uint64_t misses = 0;         ///< … gathered on demand
-  std::uint64_t gathers = 0;
+  std::uint64_t gathers = 0;        ///< regathers too
+  std::uint64_t regathers = 0;      ///< … within the smaller group
   std::uint64_t reduces = 0;
+  std::uint64_t zero_reduces = 0;  ///< … of buckets that this rank had not used
   std::uint64_t evictions = 0;
   std::uint64_t evicted_unused = 0;    ///< dropped, by a step end too, before any use
   std::uint64_t releases_ignored = 0;  ///< ends without a begin
@@ -118,8 +171,19 @@ class Schedule {
   /// Parameters are about to change: gives back all slots (`step_end`), marks all stale; the order
   /// and the place in it are kept. Refused with an open use, a gradient being filled, or in eval.
   Result<void> begin_update();
-  /// The parameters of `bucket` are up to date. (All are stale at construction.)
-  Result<void> updated(BucketId bucket);
+  /// The parameters of `bucket` are up to date. (All are stale at construction.) `changed` false: a
+  /// frozen bucket whose shards were not touched; if it was kept gathered, it still is.
+  Result<void> updated(BucketId bucket, bool changed = true);
+  /// Gives back all slots of buckets that are not in use. Refused if buckets keep their buffers.
+  Result<void> reshard();
+
+  // The agreed order. After the end of a step every rank adopts what rank 0 has recorded.
+
+  /// What this rank has done in the last step, completed by the order in force.
+  AgreedOrder recorded() const;
+  /// `order` names each bucket once, as `SchedulePlan::first_order` does; checked by assertion.
+  void adopt(AgreedOrder order);
+  const AgreedOrder& agreed_order() const { return agreed_; }
 
   // What the last event led to.
 
@@ -163,6 +227,16 @@ class Schedule {
     std::uint32_t backwards_open = 0;
     std::uint32_t forwards_begun = 0;   ///< in this micro-batch, without recomputations
     std::uint32_t backwards_ended = 0;  ///< in this micro-batch
+    bool reduced_in_step = false;
+
+    bool kept = false;  ///< its parts lie in the smaller group, of the version that is current
+
+    // [Note: the agreed order]
+    bool waiting = false;          ///< complete, its reduce is held back
+    bool reduced = false;          ///< in this micro-batch
+    bool gather_recorded = false;  ///< in this step
+    bool reduce_recorded = false;  ///< in this step
+    std::size_t gather_place = 0;  ///< in `agreed_.gathers`
   };
 
   /// The free slots of one class, first in, first out.
@@ -191,6 +265,9 @@ class Schedule {
   bool trains(BucketId bucket) const {
     return plan_.gradient_class[bucket] != SchedulePlan::no_class;
   }
+  std::uint32_t waiting_in(std::uint32_t gradient_class) const {
+    return plan_.agreed ? waiting_[gradient_class] : 0;
+  }
   std::size_t eval_opens() const { return in_eval_ ? open_before_eval_ : 0; }
   Pass pass_of(bool backward) const;
   std::size_t next_use(BucketId bucket) const;
@@ -202,15 +279,31 @@ class Schedule {
   void pin(UsedBucket& used);
   void unpin(BucketId bucket);
   void contribute(UsedBucket& used);
+  void take_gradient_slot(BucketId bucket);
   void reduce(BucketId bucket);
   void drop(BucketId bucket, Command command);
-  void drop_all();
+  void make_stale();
   void prefetch();
+
+  // [Note: the agreed order], in schedule_agreed.cpp.
+  void index_order();
+  bool may_stay(BucketId bucket) const;
+  void gather_in_order(std::size_t end);
+  void note_used(BucketId bucket);
+  void note_complete(BucketId bucket);
+  void no_longer_waits(BucketId bucket);
+  bool plan_reduces(bool all);
+  void reduce_planned();
+  void relieve(UnitId unit);
+  void end_reduces();
+  void finish_record();
 
   // Reasons to refuse an event, in schedule_refusals.cpp. They change nothing that is observable.
   std::optional<Failure> refuse_begin(UnitId unit, bool backward);
   std::optional<Failure> refuse_slots(UnitId unit, bool backward);
   std::optional<Failure> refuse_gradient_slots(UnitId unit);
+  std::optional<Failure> refuse_agreed(UnitId unit, bool backward) const;
+  Failure refuse_zeros() const;
   std::optional<Failure> refuse_if_open(std::string_view event, std::size_t first) const;
   std::string open_uses_of(std::uint32_t slot_class) const;
   std::string holders_of(std::uint32_t gradient_class) const;
@@ -238,6 +331,17 @@ class Schedule {
   bool in_eval_ = false;
   bool in_micro_batch_ = false;
   bool in_backward_ = false;  ///< a backward has begun in this micro-batch
+
+  // [Note: the agreed order]
+  AgreedOrder agreed_;
+  AgreedOrder record_;                  ///< of this step: by first use, by first completion
+  AgreedOrder finished_record_;         ///< of the last one, completed
+  std::size_t next_gather_ = 0;         ///< in `agreed_.gathers`; all before it are held
+  std::size_t reached_ = 0;             ///< behind the farthest place that a use has needed
+  std::size_t next_reduce_ = 0;         ///< in `agreed_.reduces`; all before it are reduced
+  std::vector<BucketId> planned_;       ///< reduces of this event
+  std::vector<std::uint32_t> waiting_;  ///< per gradient class: buckets that wait
+  std::uint32_t waiting_count_ = 0;     ///< … of all classes
 };
 
 }  // namespace troupe

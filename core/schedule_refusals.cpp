@@ -50,7 +50,7 @@ std::optional<Failure> Schedule::refuse_begin(UnitId unit, bool backward) {
       return failure;
     }
   }
-  if (auto refused = refuse_slots(unit, backward)) {
+  if (auto refused = plan_.agreed ? refuse_agreed(unit, backward) : refuse_slots(unit, backward)) {
     return refused;
   }
   return backward ? refuse_gradient_slots(unit) : std::nullopt;
@@ -84,11 +84,21 @@ std::optional<Failure> Schedule::refuse_slots(UnitId unit, bool backward) {
 }
 
 std::optional<Failure> Schedule::refuse_gradient_slots(UnitId unit) {
+  // Waiting buckets give up their slots (relieve), except those that this backward adds to.
+  const auto available = [&](std::uint32_t index) {
+    if (waiting_in(index) == 0) {
+      return gradient_classes_[index].count();
+    }
+    const auto kept = std::ranges::count_if(plan_.unit_buckets[unit], [&](BucketId bucket) {
+      return buckets_[bucket].waiting && plan_.gradient_class[bucket] == index;
+    });
+    return gradient_classes_[index].count() + waiting_in(index) - static_cast<std::uint32_t>(kept);
+  };
   std::optional<std::uint32_t> exceeded;
   for (const BucketId bucket : plan_.unit_buckets[unit]) {
     const std::uint32_t index = plan_.gradient_class[bucket];
     if (trains(bucket) && buckets_[bucket].gradient_slot == no_slot &&
-        ++wanted_[index] > gradient_classes_[index].count()) {
+        ++wanted_[index] > available(index)) {
       exceeded = exceeded.value_or(index);
     }
   }
@@ -109,6 +119,49 @@ std::optional<Failure> Schedule::refuse_gradient_slots(UnitId unit) {
       filling == 0 ? " all are free"
                    : concat(", ", filling, " are held by: ", holders_of(*exceeded)),
       remedy(limit, filling + wanted)));
+}
+
+/// [Note: the agreed order] Gathers go in order, and a micro-batch reduces a bucket once.
+std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const {
+  for (const BucketId bucket : plan_.unit_buckets[unit]) {
+    const BucketView& view = buckets_[bucket];
+    for (std::size_t place = next_gather_; !held(bucket) && place < view.gather_place; ++place) {
+      if (const BucketId before = agreed_.gathers[place]; buckets_[before].stale && !held(before)) {
+        Failure failure = misuse(concat(
+            use_text({unit, pass_of(backward)}), ": bucket ", plan_.bucket_names[before],
+            " is gathered before its parameters, and is not updated since the last step; finish "
+            "the update first"));
+        failure.bucket = before;
+        return failure;
+      }
+    }
+    if (backward && view.reduced) {
+      Failure failure = misuse(concat(
+          use_text({unit, Pass::backward}), ": the gradient of bucket ", plan_.bucket_names[bucket],
+          " was reduced already in this micro-batch, after as many backwards as forwards; under "
+          "this strategy that happens once in each"));
+      failure.bucket = bucket;
+      return failure;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The end of a micro-batch finds no gradient slot for a bucket that this rank has not used.
+Failure Schedule::refuse_zeros() const {
+  const auto lacking = std::ranges::find_if(agreed_.reduces, [&](BucketId bucket) {
+    return !buckets_[bucket].reduced && buckets_[bucket].gradient_slot == no_slot &&
+           gradient_classes_[plan_.gradient_class[bucket]].count() == 0;
+  });
+  const std::uint32_t index = plan_.gradient_class[*lacking];
+  const SchedulePlan::Class& limit = plan_.gradient_classes[index];
+  Failure failure =
+      misuse(concat("the micro-batch cannot end: bucket ", plan_.bucket_names[*lacking],
+                    " was not used and needs a gradient slot for its zeros, but of ",
+                    limit_text(limit, "gradient slot"), ", ", limit.count,
+                    " are held by: ", holders_of(index), remedy(limit, limit.count + 1)));
+  failure.bucket = *lacking;
+  return failure;
 }
 
 std::optional<Failure> Schedule::refuse_if_open(std::string_view event, std::size_t first) const {

@@ -72,7 +72,10 @@ void Schedule::gather(BucketId bucket) {
   slot_class.held.push_back(bucket);
   ++unused_count_;
   ++counters_.gathers;
-  tell(Command::gather, bucket, view.slot, view.gather);
+  const bool again = view.kept;
+  counters_.regathers += again ? 1U : 0U;
+  view.kept = !plan_.regathers.empty() && plan_.regathers[bucket];
+  tell(again ? Command::regather : Command::gather, bucket, view.slot, view.gather);
 }
 
 void Schedule::pin(UsedBucket& used) {
@@ -108,23 +111,33 @@ void Schedule::contribute(UsedBucket& used) {
     return;
   }
   BucketView& view = buckets_[used.bucket];
+  no_longer_waits(used.bucket);
   if (view.gradient_slot == no_slot) {
-    view.gradient_slot = gradient_classes_[plan_.gradient_class[used.bucket]].take();
-    ++filling_count_;
+    take_gradient_slot(used.bucket);
     used.first_contribution = true;
-    tell(Command::contribute, used.bucket, view.gradient_slot);
   }
   used.gradient_slot = view.gradient_slot;
   used.previous_reduce = last_reduce_[view.gradient_slot];
 }
 
+void Schedule::take_gradient_slot(BucketId bucket) {
+  BucketView& view = buckets_[bucket];
+  view.gradient_slot = gradient_classes_[plan_.gradient_class[bucket]].take();
+  ++filling_count_;
+  tell(Command::contribute, bucket, view.gradient_slot);
+}
+
 void Schedule::reduce(BucketId bucket) {
   BucketView& view = buckets_[bucket];
   const Ticket ticket = next_ticket_++;
-  last_reduce_[view.gradient_slot] = ticket;
+  next_ticket_ += plan_.replica_sum == ReplicaSum::every_reduce ? 1U : 0U;
+  last_reduce_[view.gradient_slot] = next_ticket_ - 1;
   gradient_classes_[plan_.gradient_class[bucket]].give_back(view.gradient_slot);
   tell(Command::reduce, bucket, view.gradient_slot, ticket);
   view.gradient_slot = no_slot;
+  view.reduced_in_step = true;
+  view.reduced = true;
+  no_longer_waits(bucket);
   --filling_count_;
   ++counters_.reduces;
 }
@@ -148,13 +161,16 @@ void Schedule::drop(BucketId bucket, Command command) {
   view.slot = no_slot;
 }
 
-void Schedule::drop_all() {
+void Schedule::make_stale() {
   for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (held(bucket)) {
+    if (held(bucket) && !may_stay(bucket)) {
       drop(bucket, Command::step_end);
     }
     buckets_[bucket].stale = true;
+    buckets_[bucket].kept = false;
   }
+  next_gather_ = 0;
+  reached_ = 0;
 }
 
 /// Rule 6: walks on from the scan, and never passes over a bucket that does not fit.
@@ -163,6 +179,10 @@ void Schedule::prefetch() {
     return;
   }
   const auto depth = static_cast<std::uint32_t>(plan_.prefetch_depth);
+  if (plan_.agreed) {
+    gather_in_order(reached_ + depth);
+    return;
+  }
   for (std::size_t position = order().scan(); position < order().size(); ++position) {
     for (const BucketId bucket : plan_.unit_buckets[order().at(position).unit]) {
       if (held(bucket)) {

@@ -59,6 +59,10 @@ Use LayerEvents::backward(UnitId unit, Stream* stream) {
   return Use(*this, {ScopeKind::use, begin_use(unit, true, stream)});
 }
 
+void LayerEvents::skip(UnitId unit, Pass pass) {
+  skip_use(unit, pass == Pass::backward);
+}
+
 MicroBatch LayerEvents::micro_batch() {
   begin_micro_batch();
   return MicroBatch(*this, {ScopeKind::micro_batch, 0});

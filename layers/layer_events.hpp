@@ -97,6 +97,10 @@ class LayerEvents {
   /// thread, then the parameters are ready on return; otherwise `stream` is made to wait for them.
   Use forward(UnitId unit, Stream* stream = nullptr);
   Use backward(UnitId unit, Stream* stream = nullptr);
+  /// This rank does not use `unit` where others do. Said at that place of its sequence, for the
+  /// forward and for the backward alike, so that it takes part in their collectives, with zeros.
+  /// Needed under full_shard; the other strategies find out by themselves.
+  void skip(UnitId unit, Pass pass = Pass::forward);
   MicroBatch micro_batch();
   Eval eval();
 
@@ -104,6 +108,7 @@ class LayerEvents {
   friend class Scope;
   friend class Use;
   virtual std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream) = 0;
+  virtual void skip_use(UnitId unit, bool backward) = 0;
   virtual void begin_micro_batch() = 0;
   virtual void begin_eval() = 0;
   virtual void end_scope(ScopeId id) noexcept = 0;

@@ -16,12 +16,20 @@ void check_gradients(const Runtime& runtime, const char* optimizer) {
   }
 }
 
+bool is_frozen(const Runtime& runtime, std::size_t bucket) {
+  return !runtime.bucket_plan().buckets[bucket].trainable;
+}
+
 }  // namespace
 
 void Sgd::step(Runtime& runtime) {
   check_gradients(runtime, "Sgd");
   Update update = runtime.update();
   for (std::size_t index = 0; index < update.shard_count(); ++index) {
+    if (is_frozen(runtime, index)) {
+      update.finish(static_cast<BucketId>(index));  // not touched
+      continue;
+    }
     const ShardView shard = update.shard(index);
     for (std::size_t i = 0; i < shard.gradients.size(); ++i) {
       shard.weights[i] = shard.weights[i] - options_.learning_rate * shard.gradients[i];
@@ -43,9 +51,8 @@ void AdamW::step(Runtime& runtime) {
   if (!runtime_) {
     states_.resize(update.shard_count());
     for (std::size_t index = 0; index < update.shard_count(); ++index) {
-      const ShardView shard = update.shard(index);
-      if (shard.trainable) {
-        const auto numel = static_cast<std::int64_t>(shard.weights.size());
+      if (!is_frozen(runtime, index)) {
+        const auto numel = static_cast<std::int64_t>(update.shard(index).weights.size());
         states_[index] = {runtime.allocate_state(numel), runtime.allocate_state(numel)};
       }
     }
@@ -58,6 +65,10 @@ void AdamW::step(Runtime& runtime) {
   const float beta1 = options_.beta1;
   const float beta2 = options_.beta2;
   for (std::size_t index = 0; index < update.shard_count(); ++index) {
+    if (is_frozen(runtime, index)) {
+      update.finish(static_cast<BucketId>(index));  // not touched
+      continue;
+    }
     const ShardView shard = update.shard(index);
     float* m = states_[index].m.data();
     float* v = states_[index].v.data();

@@ -20,16 +20,49 @@ Result<void> check_count(const char* field, const std::optional<int>& value, int
   return {};
 }
 
+/// What one option makes meaningless or impossible of another.
+Result<void> check_combinations(const Options& options) {
+  const bool full_shard = options.strategy == Strategy::full_shard;
+  const std::string under = std::string(" under Strategy::") + row_of(options.strategy).name;
+  if (!full_shard && !options.reshard_after_forward) {
+    return refuse("reshard_after_forward", "false", "true" + under + ": parameters stay anyway");
+  }
+  if (!full_shard && !options.keep_gathered.empty()) {
+    return refuse("keep_gathered", "not empty", "nothing" + under + ": parameters stay anyway");
+  }
+  if (!full_shard && options.regather_group_size != 0) {
+    return refuse("regather_group_size", std::to_string(options.regather_group_size),
+                  "0" + under + ": nothing is gathered twice");
+  }
+  if (!options.reshard_after_forward && options.regather_group_size != 0) {
+    return refuse("regather_group_size", std::to_string(options.regather_group_size),
+                  "0 with reshard_after_forward false: nothing is gathered twice");
+  }
+  if (options.regather_group_size < 0 || options.regather_group_size == 1) {
+    return refuse("regather_group_size", std::to_string(options.regather_group_size),
+                  "0 (off) or 2 and more; reshard_after_forward = false keeps all on each rank");
+  }
+  if (!options.overlap && options.prefetch_depth.value_or(0) > 0) {
+    return refuse("prefetch_depth", std::to_string(*options.prefetch_depth),
+                  "0 or nothing with overlap false");
+  }
+  if (options.strategy == Strategy::owner_broadcast && options.mesh.replicate > 1) {
+    return refuse("mesh.replicate", std::to_string(options.mesh.replicate),
+                  "1" + under + ": a parameter has one owner, not one in each copy");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> validate(const Options& options) {
   const auto strategy = static_cast<std::size_t>(options.strategy);
   if (strategy >= strategies.size()) {
-    return refuse("strategy", std::to_string(strategy), "Strategy::full_shard");
+    return refuse("strategy", std::to_string(strategy),
+                  "Strategy::owner_broadcast, sharded_optimizer or full_shard");
   }
-  if (options.strategy != Strategy::full_shard) {
-    return refuse("strategy", std::string("Strategy::") + row_of(options.strategy).name,
-                  "Strategy::full_shard, the only one that this version runs");
+  if (auto valid = check_combinations(options); !valid) {
+    return valid;
   }
   struct Count {
     const char* field;
@@ -58,10 +91,13 @@ Result<void> validate(const Options& options) {
     return refuse("reduce_dtype", std::to_string(static_cast<int>(options.reduce_dtype)),
                   "DType::f32 or DType::bf16");
   }
-  if (options.gradient_divisor &&
-      !(std::isfinite(*options.gradient_divisor) && *options.gradient_divisor > 0)) {
-    return refuse("gradient_divisor", std::to_string(*options.gradient_divisor),
-                  "a finite number above 0, or nothing (average)");
+  for (const auto& [field, divisor] :
+       {std::pair("gradient_divisor", options.gradient_divisor),
+        std::pair("expert_gradient_divisor", options.expert_gradient_divisor)}) {
+    if (divisor && !(std::isfinite(*divisor) && *divisor > 0)) {
+      return refuse(field, std::to_string(*divisor),
+                    "a finite number above 0, or nothing (average)");
+    }
   }
   return {};
 }

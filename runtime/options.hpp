@@ -4,17 +4,44 @@
 #include "troupe/core/dtype.hpp"
 #include "troupe/core/error.hpp"
 #include "troupe/core/memory_plan.hpp"
+#include "troupe/core/mesh.hpp"
 #include "troupe/core/strategy.hpp"
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace troupe {
 
 struct Options {
   Strategy strategy = Strategy::full_shard;
+  /// How the ranks of the world are divided; all in one copy if nothing is set. Several copies
+  /// (HSDP) under every strategy but owner_broadcast, expert groups under all.
+  DeviceMesh mesh{};
+  /// false: every collective is waited for where it is launched, and nothing is gathered ahead. The
+  /// parameters are the same, bit for bit.
+  bool overlap = true;
 
-  // Memory and overlap. Not set: chosen by the memory plan, see core/memory_plan.hpp.
+  // full_shard: what becomes of a unit's parameters between forward and backward.
+
+  /// false: they stay gathered until the step ends, each bucket in a slot of its own.
+  bool reshard_after_forward = true;
+  /// Names of units that do, while the others do not.
+  std::vector<std::string> keep_gathered{};
+  /// Each rank keeps a part of what was gathered first since the last update, such that so many
+  /// neighbours together have all of it; later gathers stay among them. 0: off. Buckets of expert
+  /// groups are gathered as ever.
+  int regather_group_size = 0;
+
+  // sharded_optimizer and owner_broadcast.
+
+  /// false: each bucket keeps its full gradient buffer (ZeRO-1); true: buffers are used in turn
+  /// (ZeRO-2). Under full_shard, too.
+  bool free_full_gradients = true;
+
+  // Memory and overlap. Not set: chosen by the memory plan, see core/memory_plan.hpp. Slots for
+  // gathered buckets are counted under full_shard only, those for gradients if they are freed.
 
   /// Slots for gathered buckets of ordinary size (and as many for each smaller size class).
   std::optional<int> slots{};
@@ -25,7 +52,9 @@ struct Options {
   std::optional<int> outsized_gradient_slots{};
   /// Buckets gathered ahead and not used yet; 0 gathers only on demand.
   std::optional<int> prefetch_depth{};
-  /// Largest unsharded bucket in bytes; 0: one bucket for each unit, dtype and so on.
+  /// Largest unsharded bucket in bytes. 0: full_shard has one for each unit, dtype and so on,
+  /// sharded_optimizer fuses to a size of its own choice, owner_broadcast does not fuse
+  /// (core/bucket_plan.hpp).
   std::int64_t bucket_bytes = 0;
   /// Every parameter begins at a multiple of this many elements, and so does every shard.
   std::int64_t alignment_numel = 16;
@@ -37,6 +66,13 @@ struct Options {
   DType reduce_dtype = DType::f32;
   /// The summed gradient is divided by this, once. Not set: the number of ranks, which averages.
   std::optional<float> gradient_divisor{};
+  /// The same for parameters of expert groups. Not set: as the others, since the tokens of all
+  /// ranks come to an expert.
+  std::optional<float> expert_gradient_divisor{};
+  /// With several copies of the model: false sums over them behind every reduce, hidden behind the
+  /// backward; true sums the main gradients once, when the step ends: less to send with several
+  /// micro-batches, but not hidden.
+  bool sum_replicas_at_step_end = false;
 };
 
 /// Checks what can be checked without a model. The text names the field and what would do.

@@ -70,6 +70,21 @@ RankContext::~RankContext() {
   device().stop();
 }
 
+Group RankContext::group(GroupAxis axis, const std::vector<int>& ranks) {
+  if (static_cast<int>(ranks.size()) == size()) {
+    return {};
+  }
+  auto& channels = groups_[ranks];
+  for (std::size_t channel = 0; channel < channel_count; ++channel) {
+    if (!channels[channel]) {
+      channels[channel] =
+          environment_.fabric->communicator(rank(), ranks, static_cast<int>(channel));
+    }
+  }
+  return {axis, channels[static_cast<std::size_t>(Channel::gather)].get(),
+          channels[static_cast<std::size_t>(Channel::reduce)].get()};
+}
+
 void RankContext::log(const std::string& text) const {
   if (environment_.log) {
     environment_.log(text);

@@ -12,7 +12,9 @@
 #include "troupe/runtime/compute_log.hpp"
 #include "troupe/runtime/world.hpp"
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +49,9 @@ class RankContext {
   int size() const { return environment_.fabric->world_size(); }
   Device& device() { return *environment_.device; }
   RankActors& actors() { return *actors_; }
+  /// The group of some ranks, ascending, this one among them; its communicators live as long as
+  /// the context. Every rank asks for its groups in the same order.
+  Group group(GroupAxis axis, const std::vector<int>& ranks);
   ComputeLog& compute_log() { return *compute_log_; }
   const Clock& clock() const { return *environment_.clock; }
   Duration timeout() const { return environment_.timeout; }
@@ -89,6 +94,8 @@ class RankContext {
   RankEnvironment environment_;
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
+  /// Besides the world's: gathers and reduces of each group.
+  std::map<std::vector<int>, std::array<std::unique_ptr<Communicator>, channel_count>> groups_;
   std::unique_ptr<RankActors> actors_;
   std::unique_ptr<ComputeLog> compute_log_;
   std::vector<std::shared_ptr<void>> remains_;

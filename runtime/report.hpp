@@ -15,17 +15,20 @@ namespace troupe {
 
 /// Bytes allocated for each purpose. Constant after the first step.
 struct MemoryReport {
-  std::int64_t main_weights = 0;    ///< fp32 shards
+  /// fp32 shards; those of fp32 parameters whose full buffers stay lie in there, in parameter slots
+  std::int64_t main_weights = 0;
   std::int64_t main_gradients = 0;  ///< fp32 shards
   std::int64_t parameter_slots = 0;
   std::int64_t gradient_slots = 0;
+  std::int64_t kept_parameters = 0;  ///< of what was gathered, for a smaller group
   std::int64_t optimizer = 0;
   /// Most slot bytes that held gathered parameters, or gradients being filled, at any time.
   std::int64_t unsharded_peak = 0;
   std::int64_t gradients_peak = 0;
 
   std::int64_t total() const {
-    return main_weights + main_gradients + parameter_slots + gradient_slots + optimizer;
+    return main_weights + main_gradients + parameter_slots + gradient_slots + kept_parameters +
+           optimizer;
   }
 };
 
@@ -40,6 +43,10 @@ struct Report {
   std::array<std::uint64_t, collective_count> collectives{};
   /// Between the last two step ends.
   std::array<std::uint64_t, collective_count> collectives_last_step{};
+  /// What this rank handed to them: its own part of an all-gather, all of what is reduced, of a
+  /// broadcast what it is the root of.
+  std::array<std::uint64_t, collective_count> bytes_sent{};
+  std::array<std::uint64_t, collective_count> bytes_sent_last_step{};
   ScheduleCounters schedule;
   /// Time that the trainer's thread has spent waiting for communication, in calls of all runtimes
   /// of this rank and of the world.

@@ -17,17 +17,20 @@ void RuntimeImpl::finish_gradients() {
   }
   const Answer& answer = ask({.kind = TrainerEventKind::step_end});
   const std::vector<BucketId> unreduced = answer.unreduced;
+  AgreedOrder recorded = answer.recorded;
   RankState& state = rank.state();
   const Event& last = state.last_event[static_cast<std::size_t>(Channel::reduce)];
   rank.wait(rank.next_ticket() - 1, [&] { return last.done(); }, "the last reduce of the step");
-  const float divisor = options.gradient_divisor.value_or(static_cast<float>(context.size()));
+  if (!recorded.gathers.empty()) {
+    agree_on_order(std::move(recorded));
+  }
   for (const Bucket& bucket : plan.buckets) {
     if (!bucket.trainable) {
       continue;
     }
-    const std::int64_t numel = layouts[bucket.id].shard_numel();
+    const std::int64_t numel = own_range(bucket.id).numel;
     if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {
-      device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor);
+      device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor_of(bucket));
     } else {
       await_update(bucket.id, nullptr);
       device.zero(Stream::caller(), gradients_of_[bucket.id],
@@ -40,8 +43,17 @@ void RuntimeImpl::finish_gradients() {
   for (std::size_t op = 0; op < collective_count; ++op) {
     const std::uint64_t now = state.launches[op].load();
     launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
+    const std::uint64_t bytes = state.bytes_sent[op].load();
+    bytes_last_step_[op] = bytes - std::exchange(bytes_at_step_[op], bytes);
   }
   note_step_end();
+}
+
+/// The tokens of all ranks reach an expert, whatever its group: it has the same default.
+float RuntimeImpl::divisor_of(const Bucket& bucket) const {
+  const auto& divisor =
+      bucket.group == expert_group ? options.expert_gradient_divisor : options.gradient_divisor;
+  return divisor.value_or(static_cast<float>(context.size()));
 }
 
 void RuntimeImpl::note_step_end() {
@@ -87,20 +99,23 @@ void RuntimeImpl::end_update() {
   context.compute_log().end(update_, "update", "", context.abandoned());
 }
 
-void RuntimeImpl::finish_update(BucketId bucket, Stream* stream) {
+void RuntimeImpl::finish_update(BucketId bucket, Stream* stream, bool changed) {
   const Call guard(*this, "Update::finish");
   updated_[bucket] = stream != nullptr ? stream->record() : Event{};
-  ask({.kind = TrainerEventKind::updated, .bucket = bucket, .event = updated_[bucket]});
+  ask({.kind = TrainerEventKind::updated,
+       .bucket = bucket,
+       .changed = changed,
+       .event = updated_[bucket]});
   ++versions[bucket];
 }
 
 ShardView RuntimeImpl::shard(BucketId bucket) {
-  const auto numel = static_cast<std::size_t>(layouts[bucket].shard_numel());
+  const auto numel = static_cast<std::size_t>(own_range(bucket).numel);
   ShardView view{.bucket = bucket,
                  .trainable = plan.buckets[bucket].trainable,
                  .weights = {weights_of_[bucket], numel},
                  .gradients = {},
-                 .pieces = layouts[bucket].pieces(context.rank())};
+                 .pieces = layouts[bucket].pieces(groups_.of(plan.buckets[bucket]).member)};
   if (view.trainable && gradients_finished) {
     view.gradients = {gradients_of_[bucket], numel};
   }
@@ -119,7 +134,7 @@ void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Upd
   }
   const Buffer whole = std::move(room).value();
   for (const Bucket& bucket : plan.buckets) {
-    ShardView own = shard(bucket.id);
+    ShardView own = update.shard(bucket.id);
     std::uint32_t index = 0;
     for (const ParameterId id : bucket.parameters) {
       const Parameter& parameter = model.parameters()[id];
@@ -156,14 +171,18 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
   const Buffer full = std::move(room).value();
   EventSet after;
   after.add(updated_[bucket]);
-  rank.collective(Channel::gather,
-                  {.op = Collective::all_gather,
-                   .bucket = bucket,
-                   .label = "for an export",
-                   .input = weights_of_[bucket],
-                   .output = full.data(),
-                   .numel = layout.shard_numel()},
-                  after);
+  CollectiveCall call{.op = row_of(options.strategy).unshard_by,
+                      .runtime = actors_->id(),
+                      .bucket = bucket,
+                      .label = "for an export",
+                      .input = weights_of_[bucket],
+                      .output = full.data(),
+                      .numel = own_range(bucket).numel};
+  if (call.op == Collective::broadcast) {
+    call.root = plan.buckets[bucket].owner;
+    call.numel = layout.numel_padded();
+  }
+  rank.collective(Channel::gather, call, after, groups_.of(plan.buckets[bucket]).group);
   const auto& members = plan.buckets[bucket].parameters;
   const auto index =
       static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
@@ -181,6 +200,7 @@ Report RuntimeImpl::report() const {
                    .main_gradients = main_gradients_.bytes(),
                    .parameter_slots = parameter_slots_.bytes(),
                    .gradient_slots = gradient_slots_memory_.bytes(),
+                   .kept_parameters = kept_parameters_.bytes(),
                    .unsharded_peak = counters.unsharded_bytes_peak.load(),
                    .gradients_peak = counters.gradient_bytes_peak.load()};
   std::int64_t trainable = 0;
@@ -193,7 +213,7 @@ Report RuntimeImpl::report() const {
                   : parameter.numel * static_cast<std::int64_t>(size_of(parameter.spec.dtype));
   }
   for (const Bucket& bucket : plan.buckets) {
-    shards += bucket.trainable ? layouts[bucket.id].shard_numel() : 0;
+    shards += bucket.trainable ? own_range(bucket.id).numel : 0;
   }
   for (const auto& state : optimizer_states) {
     report.memory.optimizer += state.bytes();
@@ -207,8 +227,10 @@ Report RuntimeImpl::report() const {
                       .optimizer = trainable * fp32 * states};
   for (std::size_t op = 0; op < collective_count; ++op) {
     report.collectives[op] = rank.state().launches[op].load();
+    report.bytes_sent[op] = rank.state().bytes_sent[op].load();
   }
   report.collectives_last_step = launches_last_step_;
+  report.bytes_sent_last_step = bytes_last_step_;
   report.schedule = actors_->counters();
   report.waited = rank.waited();
   report.time_last_step = time_last_step_;
@@ -221,12 +243,14 @@ Update::Update(RuntimeImpl& runtime, Stream* stream)
     : runtime_(&runtime),
       stream_(stream != nullptr && stream->is_caller() ? nullptr : stream),
       finished_(runtime.plan.buckets.size(), false),
+      seen_(runtime.plan.buckets.size(), false),
       exceptions_(std::uncaught_exceptions()) {}
 
 Update::Update(Update&& other) noexcept
     : runtime_(std::exchange(other.runtime_, nullptr)),
       stream_(other.stream_),
       finished_(std::move(other.finished_)),
+      seen_(std::move(other.seen_)),
       exceptions_(other.exceptions_) {}
 
 Update::~Update() {
@@ -262,6 +286,7 @@ ShardView Update::shard(std::size_t index) {
                  (index < finished_.size() ? "it was finished already"
                                            : "there are " + std::to_string(finished_.size()))});
   }
+  seen_[index] = true;
   return runtime_->shard(static_cast<BucketId>(index));
 }
 
@@ -273,12 +298,13 @@ void Update::finish(BucketId bucket) {
                  (bucket < finished_.size() ? "it was finished already"
                                             : "there are " + std::to_string(finished_.size()))});
   }
-  runtime_->finish_update(bucket, stream_);
+  runtime_->finish_update(bucket, stream_,
+                          seen_[bucket] || runtime_->plan.buckets[bucket].trainable);
   finished_[bucket] = true;
 }
 
 Runtime::Runtime(World& world, Model model, Options options)
-    : impl_(std::make_shared<RuntimeImpl>(world, std::move(model), options)),
+    : impl_(std::make_shared<RuntimeImpl>(world, std::move(model), std::move(options))),
       exceptions_(std::uncaught_exceptions()) {}
 
 Runtime::~Runtime() {
@@ -304,6 +330,10 @@ void Runtime::finish_gradients() {
 Update Runtime::update(Stream* stream) {
   impl_->begin_update(stream);
   return {*impl_, stream};
+}
+
+void Runtime::reshard() {
+  impl_->reshard();
 }
 
 std::vector<float> Runtime::full_parameter(std::string_view full_name) {
@@ -353,6 +383,9 @@ std::span<float> Runtime::allocate_state(std::int64_t numel) {
 
 std::uint32_t Runtime::begin_use(UnitId unit, bool backward, Stream* stream) {
   return impl_->begin_use(unit, backward, stream);
+}
+void Runtime::skip_use(UnitId unit, bool backward) {
+  impl_->skip_use(unit, backward);
 }
 void Runtime::begin_micro_batch() {
   impl_->begin_scope(TrainerEventKind::begin_micro_batch, "Runtime::micro_batch");

@@ -48,10 +48,11 @@ class RuntimeImpl;
 struct ShardView {
   BucketId bucket = 0;
   bool trainable = true;
-  /// (shard_numel) fp32 main weights: parameters and the gaps between them. Keep gaps zero:
+  /// (own numel) fp32 main weights: parameters and the gaps between them; empty if another rank
+  /// owns the bucket (owner_broadcast). Keep gaps zero:
   /// element-wise updates with a zero gradient and weight do, and `pieces` names what is not a gap.
   std::span<float> weights;
-  /// (shard_numel) fp32, averaged; zero in gaps and where nothing was contributed. Empty if the
+  /// (own numel) fp32, averaged; zero in gaps and where nothing was contributed. Empty if the
   /// bucket is frozen, or if `finish_gradients` was not called since the last micro-batch.
   std::span<const float> gradients;
   /// Which parts of which parameters lie here; `index` counts
@@ -71,6 +72,8 @@ class Update {
 
   /// All buckets in plan order.
   std::size_t shard_count() const;
+  /// A frozen bucket whose shard nobody asks for has not changed: where full buffers stay, it is
+  /// not gathered again. Every rank asks for the same ones.
   ShardView shard(std::size_t index);
   /// The bucket is up to date as far as the update's stream has got: it may be gathered again, also
   /// while later buckets are still being updated. Collective in effect (it may prefetch).
@@ -83,6 +86,7 @@ class Update {
   RuntimeImpl* runtime_;
   Stream* stream_;
   std::vector<bool> finished_;
+  std::vector<bool> seen_;  ///< whose shards the trainer has asked for
   int exceptions_;
 };
 
@@ -109,7 +113,12 @@ class Runtime final : public LayerEvents {
   /// calling thread. Collective.
   Update update(Stream* stream = nullptr);
 
-  /// The whole of one parameter, in fp32 main weights. Collective; not inside an update.
+  /// Gives back the buffers of all parameters that are not in use; the next use gathers again.
+  /// full_shard only, elsewhere refused (misuse). Collective in effect.
+  void reshard();
+
+  /// The whole of one parameter, in fp32 main weights; of an expert, that of this rank's group.
+  /// Collective; not inside an update.
   std::vector<float> full_parameter(std::string_view full_name);
 
   // What there is.
@@ -136,6 +145,7 @@ class Runtime final : public LayerEvents {
 
  protected:
   std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream) override;
+  void skip_use(UnitId unit, bool backward) override;
   void begin_micro_batch() override;
   void begin_eval() override;
   void end_scope(ScopeId id) noexcept override;

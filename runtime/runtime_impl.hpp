@@ -1,10 +1,11 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
-/// Split over runtime_setup.cpp (construction), runtime_uses.cpp (scopes) and runtime.cpp (the
-/// rest).
+/// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
+/// runtime_uses.cpp (scopes) and runtime.cpp (the rest).
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"
 #include "troupe/comm/device.hpp"
+#include "troupe/runtime/process_groups.hpp"
 #include "troupe/runtime/rank_context.hpp"
 #include "troupe/runtime/runtime.hpp"
 
@@ -27,6 +28,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
 
   // Scopes (runtime_uses.cpp).
   std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream);
+  void skip_use(UnitId unit, bool backward);
+  void reshard();
   void begin_scope(TrainerEventKind kind, const char* what);
   void end_scope(ScopeId id) noexcept;
   void abandon_scope(ScopeId id) noexcept;
@@ -36,7 +39,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   // The step (runtime.cpp).
   void finish_gradients();
   void begin_update(Stream* stream);
-  void finish_update(BucketId bucket, Stream* stream);
+  void finish_update(BucketId bucket, Stream* stream, bool changed);
   void end_update();
   ShardView shard(BucketId bucket);
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
@@ -70,6 +73,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   Device& device;
   const Model model;
   const Options options;
+  const DeviceMesh mesh;  ///< resolved
   const BucketPlan plan;
   const std::vector<BucketLayout> layouts;
   const MemoryPlan memory;
@@ -105,6 +109,11 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   };
 
   void agree_with_other_ranks();
+  void agree_on_order(AgreedOrder recorded);
+  Range own_range(BucketId bucket) const;
+  Range kept_range(BucketId bucket) const;
+  bool weights_in_slot(BucketId bucket) const;
+  float divisor_of(const Bucket& bucket) const;
   void allocate();
   void spawn();
   void find_places();
@@ -118,21 +127,27 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   const UsedBucket& used(const OpenUse& use, BucketId bucket) const;
   void await(const UsedBucket& bucket, Stream* stream);
   const Answer& ask(TrainerEvent event);
+  void check_unit(UnitId unit) const;
   void note_reduced(const Answer& answer);
+  void note_filling(const std::vector<UsedBucket>& buckets);
+  Unwritten unwritten_of(const std::vector<UsedBucket>& buckets) const;
   Ranges unwritten(const GradientSlot& slot) const;
-  Unwritten unwritten_of(const std::vector<BucketId>& buckets) const;
   void end_use(std::uint32_t use);
   void close(OpenUse& use, bool abandoned);
   void note_step_end();
   std::string describe(const OpenUse& use) const;
+  void await_launches();
 
   // Memory, before the actors that work on it.
   Buffer main_weights_;
   Buffer main_gradients_;
   Buffer parameter_slots_;
   Buffer gradient_slots_memory_;
+  Buffer kept_parameters_;
+  ProcessGroups groups_;
   std::vector<float*> weights_of_;    ///< per bucket
   std::vector<float*> gradients_of_;  ///< per bucket; null: frozen
+  std::vector<std::byte*> kept_of_;   ///< per bucket; null: nothing is kept
   SlotTable table_;
   std::unique_ptr<RuntimeActors> actors_;
 
@@ -147,6 +162,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   ComputeLog::Open update_;  ///< while `updating_`
   std::array<std::uint64_t, collective_count> launches_at_step_{};
   std::array<std::uint64_t, collective_count> launches_last_step_{};
+  std::array<std::uint64_t, collective_count> bytes_at_step_{};
+  std::array<std::uint64_t, collective_count> bytes_last_step_{};
   TraceRow steps_row_ = 0;  ///< if there is a trace
   std::optional<TrainerTime::Reading> step_began_;
   std::optional<StepTime> time_last_step_;

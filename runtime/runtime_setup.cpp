@@ -1,21 +1,13 @@
+#include "troupe/core/owners.hpp"
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <array>
 #include <utility>
 
 namespace troupe {
 
 namespace {
-
-template <class T>
-T value_or_throw(Result<T> result) {
-  if (!result) {
-    throw Error(result.failure());
-  }
-  return std::move(result).value();
-}
 
 Options validated(Options options) {
   if (auto valid = validate(options); !valid) {
@@ -24,22 +16,42 @@ Options validated(Options options) {
   return options;
 }
 
+[[noreturn]] void refuse(std::string text) {
+  throw Error({.code = ErrorCode::bad_configuration, .text = std::move(text)});
+}
+
 Model validated(Model model) {
   for (const Parameter& parameter : model.parameters()) {
-    if (!parameter.spec.group.empty()) {
-      throw Error(
-          {.code = ErrorCode::bad_configuration,
-           .text = "parameter '" + parameter.full_name + "' is in process group '" +
-                   parameter.spec.group +
-                   "'; this version knows the data-parallel group only (leave `group` empty)"});
+    const std::string& group = parameter.spec.group;
+    if (!group.empty() && group != expert_group) {
+      refuse("parameter '" + parameter.full_name + "' is in process group '" + group +
+             "'; expected '" + std::string(expert_group) + "', or nothing (all ranks of a copy)");
     }
   }
   return model;
 }
 
+DeviceMesh resolved(const Options& options, int world_size) {
+  const DeviceMesh mesh = value_or_throw(resolve(options.mesh, world_size));
+  if (const int size = options.regather_group_size; size > 0 && mesh.shard % size != 0) {
+    refuse("Options::regather_group_size is " + std::to_string(size) +
+           "; expected a divisor of the " + std::to_string(mesh.shard) +
+           " ranks that share a copy of the model");
+  }
+  return mesh;
+}
+
+BucketPlan planned(const Model& model, const Options& options, const DeviceMesh& mesh) {
+  BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
+  if (row_of(options.strategy).master_copy == MasterCopy::whole_parameters) {
+    deal_owners(plan, mesh);
+  }
+  return plan;
+}
+
 std::vector<BucketLayout> lay_out(const Model& model,
                                   const BucketPlan& plan,
-                                  int world_size,
+                                  const DeviceMesh& mesh,
                                   std::int64_t alignment) {
   std::vector<BucketLayout> layouts;
   for (const Bucket& bucket : plan.buckets) {
@@ -48,75 +60,38 @@ std::vector<BucketLayout> lay_out(const Model& model,
     for (const ParameterId parameter : bucket.parameters) {
       numels.push_back(model.parameters()[parameter].numel);
     }
-    layouts.emplace_back(numels, world_size, alignment);
+    const int members = bucket.group == expert_group ? mesh.shard / mesh.ep : mesh.shard;
+    layouts.push_back(bucket.owner < 0
+                          ? BucketLayout(numels, members, alignment)
+                          : BucketLayout::owned(numels, bucket.owner, members, alignment));
   }
   return layouts;
 }
 
-MemoryLimits limits_of(const Options& options) {
+MemoryLimits limits_of(const Model& model, const Options& options) {
+  std::vector<UnitId> kept_units;
+  for (const std::string& name : options.keep_gathered) {
+    kept_units.push_back(model.unit(name));
+  }
   return {.slots = options.slots,
           .outsized_slots = options.outsized_slots,
           .gradient_slots = options.gradient_slots,
           .outsized_gradient_slots = options.outsized_gradient_slots,
-          .prefetch_depth = options.prefetch_depth,
-          .gradient_dtype = options.reduce_dtype};
+          .prefetch_depth = options.overlap ? options.prefetch_depth : 0,
+          .gradient_dtype = options.reduce_dtype,
+          .keep_gathered = row_of(options.strategy).full_buffer == FullBuffer::stays ||
+                           !options.reshard_after_forward,
+          .kept_units = std::move(kept_units),
+          .keep_gradients = !options.free_full_gradients};
 }
 
-/// FNV-1a; to compare what ranks were given.
-class Hash {
- public:
-  Hash& add(std::string_view text) {
-    for (const char c : text) {
-      word(static_cast<unsigned char>(c));
-    }
-    return add(static_cast<std::int64_t>(text.size()));
-  }
-  Hash& add(std::int64_t number) {
-    for (int byte = 0; byte < 8; ++byte) {
-      word(static_cast<std::uint64_t>(number) >> (8 * byte) & 0xffU);
-    }
-    return *this;
-  }
-  Hash& add(const std::optional<int>& number) { return add(std::int64_t{number.value_or(-1)}); }
-  std::uint64_t value() const { return value_; }
-
- private:
-  void word(std::uint64_t bits) { value_ = (value_ ^ bits) * 1099511628211ULL; }
-  std::uint64_t value_ = 14695981039346656037ULL;
-};
-
-std::uint64_t hash_of(const Model& model) {
-  Hash hash;
-  for (const Unit& unit : model.units()) {
-    hash.add(unit.name).add(std::int64_t{unit.parent});
-    for (const UnitParameter& each : unit.parameters) {
-      hash.add(each.name).add(std::int64_t{each.parameter});
-    }
-  }
-  for (const Parameter& parameter : model.parameters()) {
-    hash.add(parameter.full_name)
-        .add(static_cast<std::int64_t>(parameter.spec.dtype))
-        .add(std::int64_t{parameter.spec.trainable});
-    for (const std::int64_t extent : parameter.spec.shape) {
-      hash.add(extent);
-    }
-  }
-  return hash.value();
-}
-
-std::uint64_t hash_of(const Options& options) {
-  return Hash{}
-      .add(static_cast<std::int64_t>(options.strategy))
-      .add(options.slots)
-      .add(options.outsized_slots)
-      .add(options.gradient_slots)
-      .add(options.outsized_gradient_slots)
-      .add(options.prefetch_depth)
-      .add(options.bucket_bytes)
-      .add(options.alignment_numel)
-      .add(static_cast<std::int64_t>(options.reduce_dtype))
-      .add(std::int64_t{std::bit_cast<std::int32_t>(options.gradient_divisor.value_or(-1.0F))})
-      .value();
+ScheduleRules rules_of(const Options& options, const DeviceMesh& mesh) {
+  const ReplicaSum replica_sum = mesh.replicate == 1                ? ReplicaSum::none
+                                 : options.sum_replicas_at_step_end ? ReplicaSum::at_step_end
+                                                                    : ReplicaSum::every_reduce;
+  return {.agreed = row_of(options.strategy).full_buffer == FullBuffer::stays,
+          .regather = options.regather_group_size > 0,
+          .replica_sum = replica_sum};
 }
 
 }  // namespace
@@ -127,15 +102,17 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
       rank(context.actors()),
       device(context.device()),
       model(validated(std::move(given_model))),
-      options(validated(given_options)),
-      plan(plan_buckets(model, options.strategy, options.bucket_bytes)),
-      layouts(lay_out(model, plan, context.size(), options.alignment_numel)),
-      memory(value_or_throw(plan_memory(model, plan, layouts, limits_of(options)))),
+      options(validated(std::move(given_options))),
+      mesh(resolved(options, context.size())),
+      plan(planned(model, options, mesh)),
+      layouts(lay_out(model, plan, mesh, options.alignment_numel)),
+      memory(value_or_throw(plan_memory(model, plan, layouts, limits_of(model, options)))),
       versions(plan.buckets.size(), 0),
       filling_(plan.buckets.size(), no_slot),
       updated_(plan.buckets.size()) {
   const RankContext::Call guard(context, "Runtime::Runtime");
   agree_with_other_ranks();
+  groups_ = make_process_groups(context, mesh, options.regather_group_size);
   if (context.rank() == 0) {
     for (const std::string& warning : memory.warnings) {
       context.warn(warning);
@@ -149,55 +126,41 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
   spawn();
 }
 
-void RuntimeImpl::agree_with_other_ranks() {
-  constexpr std::size_t words = 2;
-  const std::array<std::uint64_t, words> own{hash_of(model), hash_of(options)};
-  // All-gather moves bits, whatever they mean as numbers.
-  constexpr std::size_t floats = words * 2;
-  std::vector<std::uint64_t> all(words * static_cast<std::size_t>(context.size()));
-  rank.collective(Channel::gather,
-                  {.op = Collective::all_gather,
-                   .label = "of model and options",
-                   .input = own.data(),
-                   .output = all.data(),
-                   .numel = floats},
-                  {});
-  for (std::size_t peer = 1; peer < static_cast<std::size_t>(context.size()); ++peer) {
-    for (std::size_t word = 0; word < words; ++word) {
-      if (all[peer * words + word] != all[word]) {
-        throw Error({.code = ErrorCode::bad_configuration,
-                     .text = "rank " + std::to_string(peer) + " was given " +
-                             (word == 0 ? "another model" : "other options") +
-                             " than rank 0; they have to be the same on all ranks",
-                     .rank = static_cast<int>(peer)});
-      }
-    }
-  }
+/// The part of a bucket's full buffer whose main weights this rank has.
+Range RuntimeImpl::own_range(BucketId bucket) const {
+  return layouts[bucket].shard(groups_.of(plan.buckets[bucket]).member);
+}
+
+/// Where full buffers stay, fp32 main weights are this rank's part of it: they change only in an
+/// update, when nothing reads it.
+bool RuntimeImpl::weights_in_slot(BucketId bucket) const {
+  return row_of(options.strategy).full_buffer == FullBuffer::stays &&
+         plan.buckets[bucket].dtype == DType::f32;
 }
 
 void RuntimeImpl::allocate() {
+  constexpr auto fp32 = static_cast<std::int64_t>(size_of(DType::f32));
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
+  std::int64_t kept = 0;
   std::vector<std::int64_t> weight_offset;
   std::vector<std::int64_t> gradient_offset;
+  std::vector<std::int64_t> kept_offset;
   for (const Bucket& bucket : plan.buckets) {
     weight_offset.push_back(weights);
     gradient_offset.push_back(gradients);
-    weights += layouts[bucket.id].shard_numel();
-    gradients += bucket.trainable ? layouts[bucket.id].shard_numel() : 0;
+    kept_offset.push_back(kept);
+    weights += weights_in_slot(bucket.id) ? 0 : own_range(bucket.id).numel;
+    gradients += bucket.trainable ? own_range(bucket.id).numel : 0;
+    kept += kept_range(bucket.id).numel * static_cast<std::int64_t>(size_of(bucket.dtype));
   }
-  constexpr auto fp32 = static_cast<std::int64_t>(size_of(DType::f32));
   main_weights_ = value_or_throw(device.allocate(weights * fp32, Purpose::main_weights));
   main_gradients_ = value_or_throw(device.allocate(gradients * fp32, Purpose::main_gradients));
   parameter_slots_ =
       value_or_throw(device.allocate(memory.parameters.bytes, Purpose::parameter_slots));
   gradient_slots_memory_ =
       value_or_throw(device.allocate(memory.gradients.bytes, Purpose::gradient_slots));
-  for (const Bucket& bucket : plan.buckets) {
-    weights_of_.push_back(main_weights_.as<float>() + weight_offset[bucket.id]);
-    gradients_of_.push_back(
-        bucket.trainable ? main_gradients_.as<float>() + gradient_offset[bucket.id] : nullptr);
-  }
+  kept_parameters_ = value_or_throw(device.allocate(kept, Purpose::kept_parameters));
   for (const std::int64_t offset : memory.parameters.slot_offset) {
     table_.slots.push_back(parameter_slots_.bytes_at(offset));
   }
@@ -209,6 +172,29 @@ void RuntimeImpl::allocate() {
   table_.gathered.resize(table_.slots.size());
   table_.reduced.resize(table_.gradient_slots.size());
   gradient_slots_.resize(table_.gradient_slots.size());
+  for (const Bucket& bucket : plan.buckets) {
+    float* own = main_weights_.as<float>() + weight_offset[bucket.id];
+    if (weights_in_slot(bucket.id)) {
+      const SlotClass& slot_class =
+          memory.parameters.classes[memory.parameters.class_of[bucket.id]];
+      own = reinterpret_cast<float*>(table_.slots[slot_class.first]) + own_range(bucket.id).offset;
+    }
+    weights_of_.push_back(own);
+    gradients_of_.push_back(
+        bucket.trainable ? main_gradients_.as<float>() + gradient_offset[bucket.id] : nullptr);
+    kept_of_.push_back(kept_range(bucket.id).numel > 0
+                           ? kept_parameters_.bytes_at(kept_offset[bucket.id])
+                           : nullptr);
+  }
+}
+
+/// What this rank keeps of a bucket for the smaller group that gathers again.
+Range RuntimeImpl::kept_range(BucketId bucket) const {
+  if (options.regather_group_size == 0 || plan.buckets[bucket].group == expert_group) {
+    return {};
+  }
+  const std::int64_t numel = layouts[bucket].numel_padded() / options.regather_group_size;
+  return {numel * groups_.regathers.member, numel};
 }
 
 void RuntimeImpl::find_places() {
@@ -233,19 +219,37 @@ void RuntimeImpl::spawn() {
     }
     return bytes;
   };
-  SchedulerSetup scheduler{make_schedule_plan(model, plan, memory),
-                           bytes_of_slots(memory.parameters), bytes_of_slots(memory.gradients)};
+  const auto ranges = [](std::vector<Range> list) {
+    return std::make_shared<const std::vector<Range>>(std::move(list));
+  };
+  const ScheduleRules rules = rules_of(options, mesh);
+  SchedulerSetup scheduler{.plan = make_schedule_plan(model, plan, memory, rules),
+                           .slot_bytes = bytes_of_slots(memory.parameters),
+                           .gradient_slot_bytes = bytes_of_slots(memory.gradients)};
   std::vector<BucketSetup> buckets;
   for (const Bucket& bucket : plan.buckets) {
     const BucketLayout& layout = layouts[bucket.id];
+    if (rules.agreed) {
+      scheduler.whole.push_back(ranges({{0, layout.numel_padded()}}));
+    }
     buckets.push_back({.id = bucket.id,
                        .label = model.units()[bucket.units.front()].name,
                        .dtype = bucket.dtype,
                        .gradient_dtype = options.reduce_dtype,
-                       .shard_numel = layout.shard_numel(),
+                       .unshard_by = row_of(options.strategy).unshard_by,
+                       .reduce_by = row_of(options.strategy).reduce_by,
+                       .group = groups_.of(bucket).group,
+                       .owner = bucket.owner,
+                       .numel = layout.numel_padded(),
+                       .own = own_range(bucket.id),
                        .main_weights = weights_of_[bucket.id],
                        .main_gradients = gradients_of_[bucket.id],
-                       .gaps = std::make_shared<const std::vector<Range>>(layout.gaps())});
+                       .gaps = ranges(layout.gaps()),
+                       .replicas = groups_.replicas.group,
+                       .sum_each_reduce = rules.replica_sum == ReplicaSum::every_reduce,
+                       .regather = groups_.regathers.group,
+                       .kept = kept_of_[bucket.id],
+                       .kept_range = kept_range(bucket.id)});
   }
   actors_ = std::make_unique<RuntimeActors>(rank, std::move(scheduler), std::move(buckets), table_);
 }
@@ -259,9 +263,9 @@ RuntimeImpl::~RuntimeImpl() {
                 "; its memory is left behind");
     // On purpose: somebody may still read it. Out of memory for a pointer ends the process.
     // NOLINTBEGIN(bugprone-unhandled-exception-at-new,clang-analyzer-cplusplus.NewDeleteLeaks)
-    static_cast<void>(
-        new std::array<Buffer, 4>{std::move(main_weights_), std::move(main_gradients_),
-                                  std::move(parameter_slots_), std::move(gradient_slots_memory_)});
+    static_cast<void>(new std::array<Buffer, 5>{
+        std::move(main_weights_), std::move(main_gradients_), std::move(parameter_slots_),
+        std::move(gradient_slots_memory_), std::move(kept_parameters_)});
     static_cast<void>(new auto(std::move(optimizer_states)));
     // NOLINTEND(bugprone-unhandled-exception-at-new,clang-analyzer-cplusplus.NewDeleteLeaks)
   };

@@ -31,7 +31,19 @@ const Answer& RuntimeImpl::ask(TrainerEvent event) {
     failure.rank = context.rank();
     throw Error(std::move(failure));
   }
+  if (!options.overlap) {
+    await_launches();
+  }
   return answer;
+}
+
+/// Until everything launched so far is over: what `overlap = false` means.
+void RuntimeImpl::await_launches() {
+  const auto& last = rank.state().last_event;
+  rank.wait(
+      rank.next_ticket() - 1,
+      [&] { return std::ranges::all_of(last, [](const Event& event) { return event.done(); }); },
+      "the collectives of a call");
 }
 
 void RuntimeImpl::report_deferred() {
@@ -110,17 +122,23 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
                        .bucket = bucket});
 }
 
-std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {
-  const Call guard(*this, backward ? "Runtime::backward" : "Runtime::forward");
-  stream = normalized(stream);
+void RuntimeImpl::check_unit(UnitId unit) const {
   if (unit >= model.units().size()) {
     throw Error(misuse("unit " + std::to_string(unit) + " does not exist; the model has " +
                        std::to_string(model.units().size()) + " units"));
   }
+}
+
+std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream) {
+  const Call guard(*this, backward ? "Runtime::backward" : "Runtime::forward");
+  stream = normalized(stream);
+  check_unit(unit);
   check_stream(stream);
   const Answer& answer =
       ask({.kind = TrainerEventKind::begin_use, .unit = unit, .backward = backward});
   admit(stream);
+  note_reduced(answer);
+  note_filling(answer.used);
   auto free = std::ranges::find_if(uses_, [](const OpenUse& use) { return !use.open; });
   if (free == uses_.end()) {
     free = uses_.emplace(uses_.end());
@@ -130,13 +148,6 @@ std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream)
   free->backward = backward;
   free->stream = stream;
   free->buckets = answer.used;
-  for (const UsedBucket& bucket : free->buckets) {
-    if (bucket.gradient_slot != no_slot && bucket.first_contribution) {
-      filling_[bucket.bucket] = bucket.gradient_slot;
-      gradient_slots_[bucket.gradient_slot] = {
-          bucket.bucket, std::vector<bool>(plan.buckets[bucket.bucket].parameters.size())};
-    }
-  }
   try {
     for (const UsedBucket& bucket : free->buckets) {
       await(bucket, stream);
@@ -203,17 +214,9 @@ void RuntimeImpl::end_scope(ScopeId id) noexcept {
       case ScopeKind::use:
         end_use(id.index);
         break;
-      case ScopeKind::micro_batch: {
-        std::vector<BucketId> filling;
-        for (const GradientSlot& slot : gradient_slots_) {
-          if (slot.bucket != no_bucket) {
-            filling.push_back(slot.bucket);
-          }
-        }
-        note_reduced(
-            ask({.kind = TrainerEventKind::end_micro_batch, .unwritten = unwritten_of(filling)}));
+      case ScopeKind::micro_batch:
+        note_reduced(ask({.kind = TrainerEventKind::end_micro_batch}));
         break;
-      }
       case ScopeKind::eval:
         ask({.kind = TrainerEventKind::end_eval});
         break;
@@ -233,16 +236,36 @@ void RuntimeImpl::end_use(std::uint32_t index) {
   if (use.stream != nullptr) {
     event.event = use.stream->record();
   }
-  if (use.backward) {
-    std::vector<BucketId> contributed;
-    for (const UsedBucket& bucket : use.buckets) {
-      if (bucket.gradient_slot != no_slot) {
-        contributed.push_back(bucket.bucket);
-      }
-    }
-    event.unwritten = unwritten_of(contributed);
-  }
+  event.unwritten = unwritten_of(use.buckets);
   note_reduced(ask(std::move(event)));
+}
+
+/// A use of which nothing is computed: nobody waits for its parameters.
+void RuntimeImpl::skip_use(UnitId unit, bool backward) {
+  const Call guard(*this, "Runtime::skip");
+  check_unit(unit);
+  const Answer& answer =
+      ask({.kind = TrainerEventKind::begin_use, .unit = unit, .backward = backward});
+  note_reduced(answer);
+  note_filling(answer.used);
+  TrainerEvent end{.kind = TrainerEventKind::end_use, .unit = unit, .backward = backward};
+  end.unwritten = unwritten_of(answer.used);
+  note_reduced(ask(std::move(end)));
+}
+
+void RuntimeImpl::reshard() {
+  const Call guard(*this, "Runtime::reshard");
+  ask({.kind = TrainerEventKind::reshard});
+}
+
+void RuntimeImpl::note_filling(const std::vector<UsedBucket>& buckets) {
+  for (const UsedBucket& bucket : buckets) {
+    if (bucket.gradient_slot != no_slot && bucket.first_contribution) {
+      filling_[bucket.bucket] = bucket.gradient_slot;
+      gradient_slots_[bucket.gradient_slot] = {
+          bucket.bucket, std::vector<bool>(plan.buckets[bucket.bucket].parameters.size())};
+    }
+  }
 }
 
 void RuntimeImpl::note_reduced(const Answer& answer) {
@@ -298,15 +321,19 @@ Ranges RuntimeImpl::unwritten(const GradientSlot& slot) const {
   return std::make_shared<const std::vector<Range>>(std::move(ranges));
 }
 
-Unwritten RuntimeImpl::unwritten_of(const std::vector<BucketId>& buckets) const {
+/// Null where a use contributes to no gradient, or everything is written.
+Unwritten RuntimeImpl::unwritten_of(const std::vector<UsedBucket>& buckets) const {
   std::shared_ptr<std::vector<UnwrittenRanges>> list;
-  for (const BucketId bucket : buckets) {
-    const GradientSlot& slot = gradient_slots_[filling_[bucket]];
+  for (const UsedBucket& bucket : buckets) {
+    if (bucket.gradient_slot == no_slot) {
+      continue;
+    }
+    const GradientSlot& slot = gradient_slots_[bucket.gradient_slot];
     if (std::ranges::find(slot.written, false) != slot.written.end()) {
       if (!list) {
         list = std::make_shared<std::vector<UnwrittenRanges>>();
       }
-      list->push_back({bucket, unwritten(slot)});
+      list->push_back({bucket.bucket, unwritten(slot)});
     }
   }
   return list;

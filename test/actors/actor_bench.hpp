@@ -62,7 +62,8 @@ class ActorBench {
     BucketSetup setup;
     setup.id = id;
     setup.label = "bucket " + std::to_string(id);
-    setup.shard_numel = 16;
+    setup.numel = 16;
+    setup.own = {0, 16};
     setup.main_weights = memory_.data();
     setup.main_gradients = memory_.data();
     buckets_.push_back(spawn_lazily<BucketLife>(system_, unit_, routing_, state_, std::move(setup),

@@ -64,6 +64,8 @@ constexpr const char* to_string(Command command) {
   switch (command) {
     case Command::gather:
       return "gather";
+    case Command::regather:
+      return "regather";
     case Command::use:
       return "use";
     case Command::release:
@@ -74,6 +76,8 @@ constexpr const char* to_string(Command command) {
       return "contribute";
     case Command::reduce:
       return "reduce";
+    case Command::sum_replicas:
+      return "sum_replicas";
     case Command::step_end:
       return "step_end";
   }

@@ -153,6 +153,7 @@ std::string Ledger::enter_decision(const Event& event, const Decision& decision)
   };
   switch (decision.command) {
     case Command::gather:
+    case Command::regather:
       if (entry.stale) {
         return "nothing stale is gathered";
       }
@@ -206,6 +207,8 @@ std::string Ledger::enter_decision(const Event& event, const Decision& decision)
       }
       entry.gradient_slot = no_slot;
       last_reduce_[decision.slot] = decision.ticket;
+      return {};
+    case Command::sum_replicas:
       return {};
   }
   return "a command is one of the known ones";

@@ -36,7 +36,7 @@ schedule_mutant(pins_late schedule.cpp
 schedule_mutant(demands_without_room schedule_refusals.cpp
   "classes_[index].pinned + wanted_[index] > plan_.slot_classes[index].count" "false")
 schedule_mutant(keeps_at_step_end schedule_steps.cpp
-  "    if (held(bucket)) {
+  "    if (held(bucket) && !may_stay(bucket)) {
       drop(bucket, Command::step_end);"
   "    if (held(bucket) && bucket != 0) {
       drop(bucket, Command::step_end);")

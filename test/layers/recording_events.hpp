@@ -27,6 +27,10 @@ class RecordingEvents final : public LayerEvents {
                   " as #" + std::to_string(use_count_));
     return use_count_++;
   }
+  void skip_use(UnitId unit, bool backward) override {
+    log.push_back(std::string("skip ") + (backward ? "backward " : "forward ") +
+                  std::to_string(unit));
+  }
   void begin_micro_batch() override { log.emplace_back("micro_batch"); }
   void begin_eval() override { log.emplace_back("eval"); }
   void end_scope(ScopeId id) noexcept override { log.push_back("end " + name(id)); }

@@ -172,6 +172,10 @@ class ScheduledEvents final : public LayerEvents {
     uses_.push_back({unit, backward ? Pass::backward : Pass::forward});
     return static_cast<std::uint32_t>(uses_.size() - 1);
   }
+  void skip_use(UnitId unit, bool backward) override {
+    note(schedule.begin(unit, backward));
+    note(schedule.end(unit, backward));
+  }
   void begin_micro_batch() override { note(schedule.begin_micro_batch()); }
   void begin_eval() override { note(schedule.begin_eval()); }
   void end_scope(ScopeId id) noexcept override {

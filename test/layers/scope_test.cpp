@@ -33,6 +33,18 @@ TEST_CASE("scopes begin where they are opened and end where they leave their blo
                           "backward 4 as #2", "end #2", "eval", "end eval", "end micro_batch"});
 }
 
+TEST_CASE("a skipped use has no scope") {
+  RecordingEvents events;
+  {
+    const auto micro_batch = events.micro_batch();
+    events.skip(4);
+    const auto use = events.forward(5);
+    events.skip(4, Pass::backward);
+  }
+  CHECK(events.log == Log{"micro_batch", "skip forward 4", "forward 5 as #0", "skip backward 4",
+                          "end #0", "end micro_batch"});
+}
+
 TEST_CASE("end() ends a scope once, however often it is called") {
   RecordingEvents events;
   {

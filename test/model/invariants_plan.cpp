@@ -13,6 +13,7 @@ constexpr const char* one_list = "3: launches are a function of the program";
 Sent::Kind kind_of(Command command) {
   switch (command) {
     case Command::gather:
+    case Command::regather:
       return Sent::Kind::gather;
     case Command::use:
       return Sent::Kind::begin_use;
@@ -24,6 +25,8 @@ Sent::Kind kind_of(Command command) {
       return Sent::Kind::contribute;
     case Command::reduce:
       return Sent::Kind::reduce;
+    case Command::sum_replicas:
+      return Sent::Kind::other;
     case Command::step_end:
       return Sent::Kind::step_end;
   }
@@ -56,6 +59,9 @@ bool translate(const Sent& event, testing::Event& to) {
     case TrainerEventKind::step_end:
       to = {.kind = Kind::step_end};
       return true;
+    case TrainerEventKind::reshard:
+    case TrainerEventKind::adopt_order:
+      return false;
     case TrainerEventKind::begin_update:
       to = {.kind = Kind::begin_update};
       return true;

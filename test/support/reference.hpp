@@ -2,7 +2,8 @@
 /// loops. A parameter is reduced when its backwards have caught up with its forwards
 /// (recomputations and eval not counted), else at the end of the micro-batch. Each reduce adds what
 /// the ranks have contributed since the last one, in rank order; the total adds the reduces in
-/// order. Divides once, updates.
+/// order. Divides once, updates. With several replicas (HSDP) each replica's ranks are added first,
+/// then the replicas, in order: of every reduce, or of the step's totals.
 #pragma once
 
 #include "toy_model.hpp"
@@ -36,10 +37,15 @@ inline float through_bf16(float value) {
   return value;
 }
 
+struct SumOrder {
+  int replicas = 1;
+  bool at_step_end = false;
+};
+
 class Reference {
  public:
-  Reference(const Model& model, int ranks, OptimizerKind optimizer)
-      : model_(model), ranks_(ranks), optimizer_(optimizer) {
+  Reference(const Model& model, int ranks, OptimizerKind optimizer, SumOrder order = {})
+      : model_(model), ranks_(ranks), optimizer_(optimizer), order_(order) {
     for (const Parameter& parameter : model.parameters()) {
       std::vector<float> values(static_cast<std::size_t>(parameter.numel));
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -87,6 +93,8 @@ class Reference {
 
   float train_step(const StepProgram& program, int step) {
     Gradients total = zeros();
+    std::vector<Gradients> of_replicas(static_cast<std::size_t>(order_.replicas), zeros());
+    const std::size_t shard = static_cast<std::size_t>(ranks_ / order_.replicas);
     float loss = 0.0F;
     for (std::size_t batch = 0; batch < program.size(); ++batch) {
       std::vector<Contributions> of_ranks;
@@ -99,11 +107,31 @@ class Reference {
       loss = loss + batch_loss;
       for (std::size_t p = 0; p < total.size(); ++p) {
         for (std::size_t reduce = 0; reduce < of_ranks[0][p].size(); ++reduce) {
-          std::vector<float> sum = of_ranks[0][p][reduce];
-          for (std::size_t rank = 1; rank < of_ranks.size(); ++rank) {
-            add(sum, of_ranks[rank][p][reduce]);
+          std::vector<float> sum;
+          for (std::size_t first = 0; first < of_ranks.size(); first += shard) {
+            std::vector<float> part = of_ranks[first][p][reduce];
+            for (std::size_t rank = first + 1; rank < first + shard; ++rank) {
+              add(part, of_ranks[rank][p][reduce]);
+            }
+            if (order_.at_step_end) {
+              add(of_replicas[first / shard][p], part);
+            } else if (first == 0) {
+              sum = part;
+            } else {
+              add(sum, part);
+            }
           }
-          add(total[p], sum);
+          if (!order_.at_step_end) {
+            add(total[p], sum);
+          }
+        }
+      }
+    }
+    if (order_.at_step_end) {
+      total = of_replicas[0];
+      for (std::size_t replica = 1; replica < of_replicas.size(); ++replica) {
+        for (std::size_t p = 0; p < total.size(); ++p) {
+          add(total[p], of_replicas[replica][p]);
         }
       }
     }
@@ -258,6 +286,7 @@ class Reference {
   const Model& model_;
   int ranks_;
   OptimizerKind optimizer_;
+  SumOrder order_;
   std::vector<std::vector<float>> weights_, m_, v_;
   Gradients gradients_;
   std::vector<std::vector<float>> seen_;  // what compute sees of the unit at hand

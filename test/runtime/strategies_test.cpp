@@ -1,0 +1,117 @@
+/// Every strategy and variant trains as the unsharded reference does, bit for bit, with overlap and
+/// without.
+#include "troupe/test/support/toy_trainer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <mutex>
+
+namespace troupe::test {
+namespace {
+
+struct Variant {
+  const char* name;
+  Options options;
+  int ranks_divisor = 1;  ///< of world sizes that it can run on
+};
+
+std::vector<Variant> variants() {
+  constexpr Strategy owner = Strategy::owner_broadcast;
+  constexpr Strategy sliced = Strategy::sharded_optimizer;
+  return {
+      {"owner_broadcast", {.strategy = owner}},
+      {"owner_broadcast, fused", {.strategy = owner, .bucket_bytes = 160}},
+      {"owner_broadcast, gradients kept", {.strategy = owner, .free_full_gradients = false}},
+      {"sharded_optimizer", {.strategy = sliced}},
+      {"sharded_optimizer, large buckets", {.strategy = sliced, .bucket_bytes = 600}},
+      {"sharded_optimizer, gradients kept",
+       {.strategy = sliced, .free_full_gradients = false, .bucket_bytes = 300}},
+      {"full_shard", {}},
+      {"full_shard, not resharded", {.reshard_after_forward = false}},
+      {"full_shard, one unit kept", {.keep_gathered = {"u4"}}},
+      {"full_shard, gathered again among 2", {.regather_group_size = 2, .slots = 2}, 4},
+      {"full_shard, two replicas", {.mesh = {.replicate = 2}}, 4},
+      {"full_shard, two replicas summed at step end",
+       {.mesh = {.replicate = 2}, .sum_replicas_at_step_end = true},
+       4},
+      {"sharded_optimizer, two replicas", {.strategy = sliced, .mesh = {.replicate = 2}}, 4},
+  };
+}
+
+/// Sizes that divide by nothing, several parameters per unit, one element and none; a weight that
+/// two units share, and a frozen one.
+Model model_of(DType dtype) {
+  Model model = toy_model({{37, 5}, {64}, {1, 29, 3}, {101}, {17, 17}, {2, 0, 61}}, dtype);
+  model.tie(5, "tied", 0, "p1");
+  model.add_parameter(3, {.name = "frozen", .shape = {3, 5}, .dtype = dtype, .trainable = false});
+  return model;
+}
+
+using Parameters = std::map<std::string, std::vector<float>>;
+
+Parameters train(const Model& model,
+                 const Options& options,
+                 int ranks,
+                 const std::vector<StepProgram>& steps) {
+  std::mutex mutex;
+  Parameters first;
+  World::local(ranks,
+               {.timeout = std::chrono::seconds{60}, .on_warning = [](const std::string&) {}})
+      .run([&](World& world) {
+        Runtime runtime(world, model, options);
+        ToyTrainer trainer{runtime, world.rank()};
+        ToyOptimizer optimizer{OptimizerKind::adamw};
+        trainer.initialize();
+        for (std::size_t step = 0; step < steps.size(); ++step) {
+          static_cast<void>(trainer.step(steps[step], static_cast<int>(step)));
+          optimizer.step(runtime);
+        }
+        for (const Parameter& parameter : model.parameters()) {
+          const std::vector<float> full = runtime.full_parameter(parameter.full_name);
+          const std::scoped_lock lock(mutex);
+          const auto& known = first.try_emplace(parameter.full_name, full).first->second;
+          CHECK_MESSAGE(known == full, parameter.full_name, " differs on rank ", world.rank());
+        }
+      });
+  return first;
+}
+
+TEST_CASE("every strategy equals the unsharded reference bit for bit, with overlap and without") {
+  int rows = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Model model = model_of(dtype);
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+      for (const int micro_batches : {1, 3}) {
+        const std::vector<StepProgram> steps(4, plain_step(model.units().size(), micro_batches));
+        for (const Variant& variant : variants()) {
+          if (ranks % variant.ranks_divisor != 0) {
+            continue;
+          }
+          CAPTURE(std::string(variant.name));
+          CAPTURE(ranks);
+          CAPTURE(micro_batches);
+          CAPTURE(std::string(to_string(dtype)));
+          const SumOrder order{variant.options.mesh.replicate,
+                               variant.options.sum_replicas_at_step_end};
+          const Parameters expected =
+              Reference(model, ranks, OptimizerKind::adamw, order).train(steps).parameters;
+          for (const bool overlap : {true, false}) {
+            CAPTURE(overlap);
+            Options options = variant.options;
+            options.overlap = overlap;
+            const Parameters found = train(model, options, ranks, steps);
+            for (const auto& [name, values] : expected) {
+              CHECK_MESSAGE(found.at(name) == values, name);
+            }
+            ++rows;
+          }
+        }
+      }
+    }
+  }
+  MESSAGE(rows, " rows");
+}
+
+}  // namespace
+}  // namespace troupe::test
