@@ -165,7 +165,7 @@ Result<void> Schedule::end_micro_batch() {
     if (!plan_reduces(true)) {
       return refuse_zeros();
     }
-    gather_in_order(agreed_.gathers.size());
+    gather_rest();
     reduce_planned();
     end_reduces();
   }
@@ -215,7 +215,7 @@ Result<void> Schedule::begin(UnitId unit, bool backward) {
     }
   }
   if (plan_.agreed && backward) {
-    gather_in_order(agreed_.gathers.size());
+    gather_rest();
     relieve(unit);
   }
   for (UsedBucket& used : used_) {
@@ -291,7 +291,7 @@ Result<void> Schedule::end_eval() {
     return *std::move(refused);
   }
   if (plan_.agreed) {
-    gather_in_order(agreed_.gathers.size());
+    gather_rest();
   }
   for (BucketId bucket = 0; !plan_.agreed && bucket < buckets_.size(); ++bucket) {
     BucketView& view = buckets_[bucket];
@@ -344,6 +344,9 @@ Result<void> Schedule::begin_update() {
                                    holders_of(index), "; end the micro-batch first"));
     }
   }
+  if (plan_.agreed && in_micro_batch_) {
+    gather_rest();  // how far each rank has come is its own affair
+  }
   make_stale();
   return {};
 }
@@ -354,10 +357,8 @@ Result<void> Schedule::updated(BucketId bucket, bool changed) {
     return misuse(detail::concat("there is no bucket ", bucket, " to update"));
   }
   ++event_;
-  if (changed && held(bucket) &&
-      buckets_[bucket].stale) {  // it was kept, as one that does not change
-    next_gather_ = std::min(next_gather_, buckets_[bucket].gather_place);
-    drop(bucket, Command::step_end);
+  if (changed && held(bucket) && buckets_[bucket].stale) {
+    drop(bucket, Command::step_end);  // it was kept, as one that does not change
   }
   buckets_[bucket].stale = false;
   prefetch();

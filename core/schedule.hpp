@@ -15,10 +15,11 @@
 ///
 ///  - Gathers are launched in that order only. A use launches those up to its own last bucket;
 ///    prefetches are those within `prefetch_depth` places behind the farthest place that a use has
-///    reached, as long as they are not stale. Since that is a function of the farthest use, ranks
+///    reached, up to the first that is stale. Since that is a function of the farthest use, ranks
 ///    that differ in between are together again at their next common use.
-///  - All gathers come before the first reduce: a backward, the end of a micro-batch and the end of
-///    an eval launch what is left of them.
+///  - All gathers come before the first reduce: a backward, the ends of micro-batches and evals, and
+///    an update inside a micro-batch launch what is left of them. A backward while a bucket is stale
+///    is refused; after those ends such a bucket is gathered at its update.
 ///  - Each micro-batch reduces every trainable bucket once, in the agreed order. A bucket that is
 ///    complete waits for those before it; one that this rank has not used is reduced as zeros when
 ///    a later one waits; the end of the micro-batch reduces the rest. If a backward finds no
@@ -289,6 +290,7 @@ class Schedule {
   void index_order();
   bool may_stay(BucketId bucket) const;
   void gather_in_order(std::size_t end);
+  void gather_rest();
   void note_used(BucketId bucket);
   void note_complete(BucketId bucket);
   void no_longer_waits(BucketId bucket);

@@ -46,17 +46,25 @@ bool Schedule::may_stay(BucketId bucket) const {
   return plan_.agreed && !trains(bucket);
 }
 
-/// Gathers what is absent before place `end`, up to the first bucket that is stale.
+/// Gathers what is absent before place `end`, up to the first bucket that is stale. One that was
+/// kept ends it, too: its update may yet tell that it has changed, and others must not be ahead of
+/// it then.
 void Schedule::gather_in_order(std::size_t end) {
   for (; next_gather_ < std::min(end, agreed_.gathers.size()); ++next_gather_) {
     const BucketId bucket = agreed_.gathers[next_gather_];
+    if (buckets_[bucket].stale) {
+      return;
+    }
     if (!held(bucket)) {
-      if (buckets_[bucket].stale) {
-        return;
-      }
       gather(bucket);
     }
   }
+}
+
+/// Gathers all, those that are still stale as soon as they are updated.
+void Schedule::gather_rest() {
+  reached_ = agreed_.gathers.size();
+  gather_in_order(reached_);
 }
 
 void Schedule::note_used(BucketId bucket) {

@@ -121,21 +121,25 @@ std::optional<Failure> Schedule::refuse_gradient_slots(UnitId unit) {
       remedy(limit, filling + wanted)));
 }
 
-/// [Note: the agreed order] Gathers go in order, and a micro-batch reduces a bucket once.
+/// [Note: the agreed order] Gathers go in order, all of them before the first reduce; and a
+/// micro-batch reduces a bucket once.
 std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const {
+  std::size_t needed = backward ? agreed_.gathers.size() : 0;  // places
   for (const BucketId bucket : plan_.unit_buckets[unit]) {
-    const BucketView& view = buckets_[bucket];
-    for (std::size_t place = next_gather_; !held(bucket) && place < view.gather_place; ++place) {
-      if (const BucketId before = agreed_.gathers[place]; buckets_[before].stale && !held(before)) {
-        Failure failure = misuse(concat(
-            use_text({unit, pass_of(backward)}), ": bucket ", plan_.bucket_names[before],
-            " is gathered before its parameters, and is not updated since the last step; finish "
-            "the update first"));
-        failure.bucket = before;
-        return failure;
-      }
+    needed = held(bucket) ? needed : std::max(needed, buckets_[bucket].gather_place);
+  }
+  for (std::size_t place = next_gather_; place < needed; ++place) {
+    if (const BucketId before = agreed_.gathers[place]; buckets_[before].stale) {
+      Failure failure = misuse(
+          concat(use_text({unit, pass_of(backward)}), ": bucket ", plan_.bucket_names[before],
+                 " is gathered before ", backward ? "the first reduce" : "its parameters",
+                 ", and is not updated since the last step; finish the update first"));
+      failure.bucket = before;
+      return failure;
     }
-    if (backward && view.reduced) {
+  }
+  for (const BucketId bucket : plan_.unit_buckets[unit]) {
+    if (backward && buckets_[bucket].reduced) {
       Failure failure = misuse(concat(
           use_text({unit, Pass::backward}), ": the gradient of bucket ", plan_.bucket_names[bucket],
           " was reduced already in this micro-batch, after as many backwards as forwards; under "

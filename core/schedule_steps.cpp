@@ -1,6 +1,8 @@
 // What the events of the schedule consist of: rooms, gathers, pins, reduces, prefetches.
 #include "troupe/core/schedule.hpp"
 
+#include <algorithm>
+
 namespace troupe {
 
 Pass Schedule::pass_of(bool backward) const {
@@ -175,12 +177,12 @@ void Schedule::make_stale() {
 
 /// Rule 6: walks on from the scan, and never passes over a bucket that does not fit.
 void Schedule::prefetch() {
-  if (plan_.prefetch_depth <= 0) {
-    return;
-  }
-  const auto depth = static_cast<std::uint32_t>(plan_.prefetch_depth);
+  const auto depth = static_cast<std::uint32_t>(std::max(plan_.prefetch_depth, 0));
   if (plan_.agreed) {
     gather_in_order(reached_ + depth);
+    return;
+  }
+  if (depth == 0) {
     return;
   }
   for (std::size_t position = order().scan(); position < order().size(); ++position) {
