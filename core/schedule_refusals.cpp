@@ -151,11 +151,11 @@ std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const
   return std::nullopt;
 }
 
-/// The end of a micro-batch finds no gradient slot for a bucket that this rank has not used.
+/// The end of a micro-batch finds no gradient slot for a bucket that this rank has not used: the
+/// first that `plan_reduces` left out.
 Failure Schedule::refuse_zeros() const {
   const auto lacking = std::ranges::find_if(agreed_.reduces, [&](BucketId bucket) {
-    return !buckets_[bucket].reduced && buckets_[bucket].gradient_slot == no_slot &&
-           gradient_classes_[plan_.gradient_class[bucket]].count() == 0;
+    return !buckets_[bucket].reduced && std::ranges::count(planned_, bucket) == 0;
   });
   const std::uint32_t index = plan_.gradient_class[*lacking];
   const SchedulePlan::Class& limit = plan_.gradient_classes[index];
