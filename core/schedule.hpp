@@ -182,7 +182,8 @@ class Schedule {
 
   /// What this rank has done in the last step, completed by the order in force.
   AgreedOrder recorded() const;
-  /// `order` names each bucket once, as `SchedulePlan::first_order` does; checked by assertion.
+  /// `order` names each bucket once, as `SchedulePlan::first_order` does; checked by assertion. An
+  /// event, too, that decides nothing.
   void adopt(AgreedOrder order);
   const AgreedOrder& agreed_order() const { return agreed_; }
 
