@@ -22,7 +22,8 @@ bool ends_use(const Event& event) {
 
 }  // namespace
 
-Ledger::Ledger(const SchedulePlan& plan) : plan_(plan), entries_(plan.slot_class.size()) {
+Ledger::Ledger(const SchedulePlan& plan)
+    : plan_(plan), order_(plan.first_order), entries_(plan.slot_class.size()) {
   for (const SchedulePlan::Class& limit : plan.gradient_classes) {
     last_reduce_.resize(last_reduce_.size() + limit.count);
   }
@@ -38,12 +39,22 @@ std::uint32_t Ledger::open_uses(BucketId bucket, bool backward_only) const {
   }));
 }
 
+/// Its gradient lacks nothing in this micro-batch.
+bool Ledger::complete(BucketId bucket) const {
+  const Entry& entry = entries_[bucket];
+  return entry.gradient_slot != no_slot && entry.backwards >= entry.forwards &&
+         open_uses(bucket, true) == 0;
+}
+
 std::uint32_t Ledger::opens_in_phase() const {
   return static_cast<std::uint32_t>(
       std::ranges::count_if(open_, [&](const OpenUse& open) { return open.in_eval || !in_eval_; }));
 }
 
 bool Ledger::fits(UnitId unit, bool backward) const {
+  if (plan_.agreed && !fits_order(unit, backward)) {
+    return false;
+  }
   std::vector<std::uint32_t> pinned(plan_.slot_classes.size());
   std::vector<std::uint32_t> filling(plan_.gradient_classes.size());
   for (BucketId bucket = 0; bucket < entries_.size(); ++bucket) {
@@ -52,8 +63,9 @@ bool Ledger::fits(UnitId unit, bool backward) const {
       return false;
     }
     pinned[plan_.slot_class[bucket]] += own || open_uses(bucket, false) > 0 ? 1U : 0U;
-    if (plan_.gradient_class[bucket] != SchedulePlan::no_class) {
-      const bool fills = entries_[bucket].gradient_slot != no_slot;
+    if (trains(bucket)) {
+      const bool gives_way = plan_.agreed && complete(bucket);
+      const bool fills = entries_[bucket].gradient_slot != no_slot && !gives_way;
       filling[plan_.gradient_class[bucket]] += fills || (own && backward) ? 1U : 0U;
     }
   }
@@ -78,7 +90,7 @@ bool Ledger::possible(const Event& event) const {
     case EventKind::begin_micro_batch:
       return !in_eval_ && !in_micro_batch_;
     case EventKind::end_micro_batch:
-      return !in_eval_ && in_micro_batch_ && open_.empty();
+      return !in_eval_ && in_micro_batch_ && open_.empty() && (!plan_.agreed || zeros_fit());
     case EventKind::begin_forward:
       return (in_eval_ || in_micro_batch_) && fits(event.id, false);
     case EventKind::begin_backward:
@@ -94,7 +106,10 @@ bool Ledger::possible(const Event& event) const {
     case EventKind::end_forward:
     case EventKind::end_backward:
     case EventKind::updated:
+    case EventKind::adopt:
       return true;
+    case EventKind::reshard:
+      return !plan_.agreed;
   }
   return false;
 }
@@ -142,8 +157,9 @@ std::string Ledger::step_state(BucketId bucket, BucketEvent event) {
 
 std::string Ledger::enter_decision(const Event& event, const Decision& decision) {
   Entry& entry = entries_[decision.bucket];
-  const bool ends_step = event.kind == EventKind::step_end || event.kind == EventKind::begin_update;
-  const bool launches = decision.command == Command::gather || decision.command == Command::reduce;
+  const bool gathers = decision.command == Command::gather || decision.command == Command::regather;
+  const bool launches =
+      gathers || decision.command == Command::reduce || decision.command == Command::sum_replicas;
   if (launches && decision.ticket != next_ticket_++) {
     return "tickets follow each other";
   }
@@ -157,6 +173,14 @@ std::string Ledger::enter_decision(const Event& event, const Decision& decision)
       if (entry.stale) {
         return "nothing stale is gathered";
       }
+      if (std::string violated = check_order_of_gather(decision.bucket); !violated.empty()) {
+        return violated;
+      }
+      if ((decision.command == Command::regather) !=
+          (entry.gathered_in_version && plan_.regathers[decision.bucket])) {
+        return "a bucket is gathered within the smaller group after its first gather of a version";
+      }
+      entry.gathered_in_version = !plan_.regathers.empty();
       if (!within(plan_.slot_classes[plan_.slot_class[decision.bucket]], decision.slot) ||
           is_taken(&Entry::slot)) {
         return "a gather has a slot of its class that nobody else has";
@@ -181,22 +205,37 @@ std::string Ledger::enter_decision(const Event& event, const Decision& decision)
       return step_state(decision.bucket,
                         entry.told_uses == 0 ? BucketEvent::release_last : BucketEvent::release);
     case Command::evict:
-    case Command::step_end:
+    case Command::step_end: {
+      const bool ends_step = decision.command == Command::step_end;
+      const bool changes = plan_.agreed && event.kind == EventKind::updated && event.changed &&
+                           event.id == decision.bucket && !trains(event.id);
       if (open_uses(decision.bucket, false) > 0) {
         return "a bucket in use, or of the unit that begins, keeps its slot";
       }
-      if (decision.slot != entry.slot || (decision.command == Command::step_end) != ends_step) {
+      if (decision.slot != entry.slot ||
+          ends_step != (event.kind == EventKind::step_end ||
+                        event.kind == EventKind::begin_update || changes)) {
         return "a slot that is given back was held";
+      }
+      if (plan_.agreed && !changes && (!ends_step || !trains(decision.bucket))) {
+        return "a bucket that has its own slot keeps it until its parameters change";
       }
       entry.slot = no_slot;
       return step_state(decision.bucket, ends_step ? BucketEvent::step_end : BucketEvent::evict);
+    }
     case Command::contribute: {
       const std::uint32_t index = plan_.gradient_class[decision.bucket];
-      if (event.kind != EventKind::begin_backward || !uses(event.id, decision.bucket) ||
-          index == SchedulePlan::no_class || entry.gradient_slot != no_slot ||
+      if (event.kind != EventKind::begin_backward && plan_.agreed) {
+        if (std::string violated = check_zeros(event, decision.bucket); !violated.empty()) {
+          return violated;
+        }
+      } else if (event.kind != EventKind::begin_backward || !uses(event.id, decision.bucket)) {
+        return "a backward takes gradient slots for its unit";
+      }
+      if (index == SchedulePlan::no_class || entry.gradient_slot != no_slot ||
           !within(plan_.gradient_classes[index], decision.slot) ||
           is_taken(&Entry::gradient_slot)) {
-        return "a backward takes a gradient slot of its class that nobody else has";
+        return "a gradient slot is of the class of its bucket, and nobody else has it";
       }
       entry.gradient_slot = decision.slot;
       return {};
@@ -205,10 +244,22 @@ std::string Ledger::enter_decision(const Event& event, const Decision& decision)
       if (entry.gradient_slot == no_slot || entry.gradient_slot != decision.slot) {
         return "what is reduced was being filled";
       }
+      if (std::string violated = plan_.agreed ? check_order_of_reduce(event, decision.bucket) : "";
+          !violated.empty()) {
+        return violated;
+      }
+      next_ticket_ += plan_.replica_sum == ReplicaSum::every_reduce ? 1U : 0U;
       entry.gradient_slot = no_slot;
-      last_reduce_[decision.slot] = decision.ticket;
+      entry.reduced = true;
+      entry.reduced_in_step = true;
+      last_reduce_[decision.slot] = next_ticket_ - 1;
       return {};
     case Command::sum_replicas:
+      if (event.kind != EventKind::step_end || plan_.replica_sum != ReplicaSum::at_step_end ||
+          !entry.reduced_in_step || decision.slot != no_slot) {
+        return "at the end of a step, main gradients that were reduced are summed";
+      }
+      entry.reduced_in_step = false;
       return {};
   }
   return "a command is one of the known ones";
@@ -225,8 +276,7 @@ std::string Ledger::check_begin(const Event& event, const Schedule& schedule) co
     if (entry.slot == no_slot || entry.told_uses != open_uses(buckets[i], false)) {
       return "after a begin every bucket of the unit is held and was told of the use";
     }
-    const bool fills = event.kind == EventKind::begin_backward &&
-                       plan_.gradient_class[buckets[i]] != SchedulePlan::no_class;
+    const bool fills = event.kind == EventKind::begin_backward && trains(buckets[i]);
     const SlotId gradient_slot = fills ? entry.gradient_slot : no_slot;
     if (used.bucket != buckets[i] || used.slot != entry.slot || used.gather != entry.gather ||
         used.gradient_slot != gradient_slot || (fills && gradient_slot == no_slot) ||
@@ -242,9 +292,9 @@ std::string Ledger::check_reduces(const Event& event, const std::vector<BucketId
     const Entry& entry = entries_[bucket];
     const bool now = std::ranges::find(reduced, bucket) != reduced.end();
     const bool was_filling = now || entry.gradient_slot != no_slot;
-    const bool complete = entry.backwards >= entry.forwards && open_uses(bucket, true) == 0;
+    const bool lacks_nothing = entry.backwards >= entry.forwards && open_uses(bucket, true) == 0;
     const bool ended = event.kind == EventKind::end_backward && uses(event.id, bucket);
-    const bool due = event.kind == EventKind::end_micro_batch || (ended && complete);
+    const bool due = event.kind == EventKind::end_micro_batch || (ended && lacks_nothing);
     if (now != (was_filling && due)) {
       return now ? "a bucket reduces when its backwards are complete, not before"
                  : "a bucket whose backwards are complete reduces";
@@ -255,6 +305,8 @@ std::string Ledger::check_reduces(const Event& event, const std::vector<BucketId
 
 std::string Ledger::enter(const Event& event, const Schedule& schedule) {
   const std::size_t open_before = open_.size();
+  const bool kept = event.kind == EventKind::updated && entries_[event.id].stale &&
+                    entries_[event.id].slot != no_slot;
   enter_call(event);
   const bool stray = ends_use(event) && open_.size() == open_before;
   if (stray && !schedule.decisions().empty()) {
@@ -270,7 +322,14 @@ std::string Ledger::enter(const Event& event, const Schedule& schedule) {
       reduced.push_back(decision.bucket);
     }
   }
-  if (std::string violated = stray ? "" : check_reduces(event, reduced); !violated.empty()) {
+  if (kept && event.changed &&
+      (schedule.decisions().empty() || schedule.decisions()[0].command != Command::step_end)) {
+    return "what has changed is given back before anything else";
+  }
+  if (std::string violated = stray          ? ""
+                             : plan_.agreed ? check_reduced(event)
+                                            : check_reduces(event, reduced);
+      !violated.empty()) {
     return violated;
   }
   if (begins_use(event)) {
@@ -278,22 +337,42 @@ std::string Ledger::enter(const Event& event, const Schedule& schedule) {
       return violated;
     }
   }
+  if (event.kind == EventKind::adopt) {
+    order_ = schedule.agreed_order();
+  }
+  return check_end(event);
+}
+
+/// What must hold after every event, and what ends with it.
+std::string Ledger::check_end(const Event& event) {
   const auto held_unused = std::ranges::count_if(
       entries_, [](const Entry& entry) { return entry.slot != no_slot && !entry.used; });
-  if (held_unused > plan_.prefetch_depth) {
+  if (!plan_.agreed && held_unused > plan_.prefetch_depth) {
     return "no more than prefetch_depth buckets are held and unused";
   }
-  for (Entry& entry : entries_) {
+  for (BucketId bucket = 0; bucket < entries_.size(); ++bucket) {
+    Entry& entry = entries_[bucket];
+    const bool held = entry.slot != no_slot || entry.state != BucketState::sharded;
+    if (event.kind == EventKind::reshard && held && open_uses(bucket, false) == 0) {
+      return "after a reshard nothing is held but what is in use";
+    }
     if (event.kind == EventKind::end_micro_batch) {
       entry.forwards = 0;
       entry.backwards = 0;
+      entry.reduced = false;
     }
     if (event.kind == EventKind::step_end || event.kind == EventKind::begin_update) {
       entry.stale = true;
-      if (entry.slot != no_slot || entry.state != BucketState::sharded) {
-        return "after a step end nothing is held";
+      entry.gathered_in_version = false;
+      if (held && (!plan_.agreed || trains(bucket))) {
+        return "after a step end nothing is held but what may stay";
       }
     }
+    if (event.kind == EventKind::step_end && plan_.replica_sum == ReplicaSum::at_step_end &&
+        entry.reduced_in_step) {
+      return "at the end of a step all that was reduced is summed";
+    }
+    entry.reduced_in_step = entry.reduced_in_step && event.kind != EventKind::step_end;
   }
   return {};
 }

@@ -35,6 +35,9 @@ class Ledger {
     std::uint32_t told_uses = 0;  ///< by `use` and `release`
     std::uint32_t forwards = 0;
     std::uint32_t backwards = 0;
+    bool gathered_in_version = false;  ///< since everything was stale
+    bool reduced = false;              ///< in this micro-batch
+    bool reduced_in_step = false;
   };
   struct OpenUse {
     UnitId unit = 0;
@@ -53,8 +56,23 @@ class Ledger {
   std::string step_state(BucketId bucket, BucketEvent event);
   std::string check_begin(const Event& event, const Schedule& schedule) const;
   std::string check_reduces(const Event& event, const std::vector<BucketId>& reduced) const;
+  std::string check_end(const Event& event);
+  bool trains(BucketId bucket) const {
+    return plan_.gradient_class[bucket] != SchedulePlan::no_class;
+  }
+  bool complete(BucketId bucket) const;
+
+  // [Note: the agreed order], in schedule_ledger_agreed.cpp.
+  bool fits_order(UnitId unit, bool backward) const;
+  bool zeros_fit() const;
+  bool may_go_out_of_turn(const Event& event, BucketId bucket) const;
+  std::string check_order_of_gather(BucketId bucket) const;
+  std::string check_zeros(const Event& event, BucketId bucket) const;
+  std::string check_order_of_reduce(const Event& event, BucketId bucket) const;
+  std::string check_reduced(const Event& event) const;
 
   const SchedulePlan& plan_;
+  AgreedOrder order_;
   std::vector<Entry> entries_;
   std::vector<OpenUse> open_;
   std::vector<Ticket> last_reduce_;  ///< per gradient slot

@@ -5,6 +5,8 @@
 #include "schedule_random.hpp"
 #include "schedule_reference.hpp"
 
+#include <cstddef>
+#include <map>
 #include <vector>
 
 namespace troupe::testing {
@@ -23,7 +25,7 @@ std::string in_words(const std::vector<Decision>& decisions) {
   for (const Decision& decision : decisions) {
     text += text.size() > 1 ? ", " : "";
     text += std::string(to_string(decision.command)) + " " + std::to_string(decision.bucket) +
-            " slot " + std::to_string(decision.slot);
+            " slot " + std::to_string(decision.slot) + " ticket " + std::to_string(decision.ticket);
   }
   return text + "]";
 }
@@ -58,6 +60,9 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
         return violated("the decisions are those of the rules: " + in_words(expected) + "; not " +
                         in_words(schedule.decisions()));
       }
+      if (schedule.agreed_order() != reference.agreed_order()) {
+        return violated("the order that is adopted is the recorded one");
+      }
       run.granted.push_back(event);
       run.log.push_back(schedule.decisions());
     } else {
@@ -68,6 +73,9 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
       };
       coverage.refused_for_slots += mentions(" more slot");
       coverage.refused_for_gradient_slots += mentions(" more gradient slot");
+      coverage.refused_for_zeros += mentions(" for its zeros");
+      coverage.refused_for_order += mentions(" is gathered before ");
+      coverage.refused_as_reduced += mentions(" was reduced already ");
       if (!schedule.decisions().empty()) {
         return violated("a refused event decides nothing");
       }
@@ -79,17 +87,36 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
   return {};
 }
 
-std::string compare_counters(const Schedule& schedule) {
+/// The counters are those of the decisions, and add up.
+std::string compare_counters(const Schedule& schedule, const Run& run) {
   const ScheduleCounters& counters = schedule.counters();
   std::uint64_t unused = 0;  // an upper bound of those held
   for (BucketId bucket = 0; bucket < schedule.plan().slot_class.size(); ++bucket) {
     unused += schedule.held(bucket) ? 1U : 0U;
   }
+  std::map<Command, std::uint64_t> told;
+  std::uint64_t zeros = 0;
+  for (std::size_t i = 0; i < run.log.size(); ++i) {
+    for (const Decision& decision : run.log[i]) {
+      ++told[decision.command];
+      zeros += decision.command == Command::contribute &&
+                       run.granted[i].kind != EventKind::begin_backward
+                   ? 1U
+                   : 0U;
+    }
+  }
+  const std::uint64_t gathers = told[Command::gather] + told[Command::regather];
+  const std::uint64_t per_reduce =
+      schedule.plan().replica_sum == ReplicaSum::every_reduce ? 2U : 1U;
   const std::uint64_t accounted =
       counters.prefetch_hits + counters.misses + counters.evicted_unused;
-  const bool adds_up = counters.uses == counters.hits + counters.misses &&
-                       counters.gathers >= accounted && counters.gathers - accounted <= unused &&
-                       counters.gathers + counters.reduces + 1 == schedule.next_ticket();
+  const bool adds_up =
+      counters.uses == counters.hits + counters.misses && counters.gathers == gathers &&
+      counters.regathers == told[Command::regather] && counters.reduces == told[Command::reduce] &&
+      counters.zero_reduces == zeros && counters.evictions == told[Command::evict] &&
+      gathers >= accounted && gathers - accounted <= unused &&
+      gathers + per_reduce * counters.reduces + told[Command::sum_replicas] + 1 ==
+          schedule.next_ticket();
   return adds_up ? "" : "the counters add up";
 }
 
@@ -102,7 +129,7 @@ std::optional<std::string> violated_property(std::uint64_t seed, Coverage& cover
   if (std::string property = watch(program, schedule, run, coverage); !property.empty()) {
     return property;
   }
-  if (std::string property = compare_counters(schedule); !property.empty()) {
+  if (std::string property = compare_counters(schedule, run); !property.empty()) {
     return property;
   }
   Schedule again(program.plan);
@@ -120,6 +147,20 @@ std::optional<std::string> violated_property(std::uint64_t seed, Coverage& cover
   coverage.evictions += counters.evictions;
   coverage.evicted_unused += counters.evicted_unused;
   coverage.reduces += counters.reduces;
+  coverage.regathers += counters.regathers;
+  coverage.zero_reduces += counters.zero_reduces;
+  for (std::size_t i = 0; i < run.log.size(); ++i) {
+    for (const Decision& decision : run.log[i]) {
+      coverage.replica_sums += decision.command == Command::sum_replicas ? 1U : 0U;
+      coverage.out_of_turn +=
+          decision.command == Command::reduce && run.granted[i].kind == EventKind::begin_backward
+              ? 1U
+              : 0U;
+      coverage.changed_when_kept +=
+          decision.command == Command::step_end && run.granted[i].kind == EventKind::updated ? 1U
+                                                                                             : 0U;
+    }
+  }
   return std::nullopt;
 }
 

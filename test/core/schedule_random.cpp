@@ -34,10 +34,10 @@ std::vector<SchedulePlan::Class> random_classes(
   return classes;
 }
 
-SchedulePlan random_plan(Random& random) {
+/// Units with one or several buckets each, some of which are tied, into `plan`; which ones are.
+std::vector<bool> random_units(Random& random, SchedulePlan& plan) {
   const std::uint32_t units = 2 + random.below(8);
   const std::uint32_t buckets = units + random.below(4);
-  SchedulePlan plan;
   plan.unit_buckets.resize(units);
   for (BucketId bucket = 0; bucket < buckets; ++bucket) {
     plan.unit_buckets[bucket < units ? bucket : random.below(units)].push_back(bucket);
@@ -54,12 +54,37 @@ SchedulePlan random_plan(Random& random) {
   if (random.percent(10)) {
     plan.unit_buckets[random.below(units)].clear();
   }
+  return tied;
+}
 
+/// Gathers within a smaller group, and sums over replicas.
+void random_groups(Random& random, SchedulePlan& plan) {
+  if (random.percent(40)) {
+    for (std::size_t bucket = 0; bucket < plan.slot_class.size(); ++bucket) {
+      plan.regathers.push_back(random.percent(80));
+    }
+  }
+  constexpr std::array sums{ReplicaSum::none, ReplicaSum::none, ReplicaSum::every_reduce,
+                            ReplicaSum::at_step_end};
+  plan.replica_sum = sums[random.below(sums.size())];
+}
+
+}  // namespace
+
+void shuffle(Random& random, std::vector<BucketId>& buckets) {
+  for (auto i = static_cast<std::uint32_t>(buckets.size()); i > 1; --i) {
+    std::swap(buckets[i - 1], buckets[random.below(i)]);
+  }
+}
+
+SchedulePlan random_plan(Random& random) {
+  SchedulePlan plan;
+  const std::vector<bool> tied = random_units(random, plan);
   const std::uint32_t slot_classes = 1 + random.below(3);
   std::uint32_t gradient_classes = 1 + random.below(2);
   const std::uint32_t shared_gradient_classes = gradient_classes;
   const bool ties_apart = random.percent(70);
-  for (BucketId bucket = 0; bucket < buckets; ++bucket) {
+  for (BucketId bucket = 0; bucket < tied.size(); ++bucket) {
     plan.slot_class.push_back(random.below(slot_classes));
     std::uint32_t gradient_class = random.below(shared_gradient_classes);
     if (tied[bucket] && ties_apart) {
@@ -71,196 +96,61 @@ SchedulePlan random_plan(Random& random) {
   plan.gradient_classes =
       random_classes(random, plan.unit_buckets, plan.gradient_class, gradient_classes, 3);
   plan.prefetch_depth = static_cast<int>(random.below(5));
+  random_groups(random, plan);
   give_names(plan);
   return plan;
 }
 
-/// Writes the calls of a trainer.
-class Writer {
- public:
-  Writer(Random& random, const SchedulePlan& plan)
-      : random_(random),
-        units_(static_cast<std::uint32_t>(plan.unit_buckets.size())),
-        buckets_(static_cast<std::uint32_t>(plan.slot_class.size())),
-        nesting_(std::array{0U, 0U, 20U}[random.below(3)]),
-        wrong_calls_(std::array{0U, 1U, 4U}[random.below(3)]),
-        order_(units_) {
-    for (UnitId unit = 0; unit < units_; ++unit) {
-      order_[unit] = unit;
+SchedulePlan random_agreed_plan(Random& random, bool relieved) {
+  SchedulePlan plan;
+  const auto buckets = static_cast<std::uint32_t>(random_units(random, plan).size());
+  const bool shared_gradient_slots = random.percent(50);
+  const std::uint32_t gradient_classes = shared_gradient_slots ? 1 + random.below(2) : buckets;
+  for (BucketId bucket = 0; bucket < buckets; ++bucket) {
+    plan.slot_class.push_back(bucket);
+    plan.slot_classes.push_back({bucket, 1, ""});
+    const std::uint32_t own = shared_gradient_slots ? random.below(gradient_classes) : bucket;
+    plan.gradient_class.push_back(random.percent(80) ? own : SchedulePlan::no_class);
+    plan.first_order.gathers.push_back(bucket);
+    if (plan.gradient_class.back() != SchedulePlan::no_class) {
+      plan.first_order.reduces.insert(plan.first_order.reduces.begin(), bucket);
     }
   }
-
-  std::vector<Event> write(std::uint32_t steps) {
-    update();
-    for (std::uint32_t step = 0; step < steps; ++step) {
-      if (random_.percent(15)) {
-        eval(0);
-      }
-      for (std::uint32_t rest = 1 + random_.below(3); rest > 0; --rest) {
-        micro_batch();
-      }
-      add(EventKind::step_end);
-      update();
-    }
-    return std::move(events_);
+  plan.gradient_classes =
+      random_classes(random, plan.unit_buckets, plan.gradient_class, gradient_classes, 3);
+  SlotId first = 0;
+  for (SchedulePlan::Class& limit : plan.gradient_classes) {
+    limit.first = first;
+    limit.count = relieved ? limit.count : buckets;
+    first += limit.count;
   }
-
- private:
-  std::size_t add(EventKind kind, std::uint32_t id = 0, std::size_t begun_by = Event::no_begin) {
-    if (random_.percent(wrong_calls_)) {
-      wrong_call();
-    }
-    events_.push_back({kind, id, begun_by});
-    return events_.size() - 1;
+  if (random.percent(30)) {
+    shuffle(random, plan.first_order.gathers);
+    shuffle(random, plan.first_order.reduces);
   }
-
-  /// A call that does not belong here; most are refused or ignored.
-  void wrong_call() {
-    constexpr std::array kinds{EventKind::begin_micro_batch, EventKind::end_micro_batch,
-                               EventKind::end_forward,       EventKind::end_backward,
-                               EventKind::end_eval,          EventKind::step_end,
-                               EventKind::begin_forward,     EventKind::begin_backward};
-    const EventKind kind = kinds[random_.below(kinds.size())];
-    events_.push_back({kind, random_.below(units_), Event::no_begin});
-    if (kind == EventKind::begin_forward || kind == EventKind::begin_backward) {
-      const std::size_t begin = events_.size() - 1;
-      const bool backward = kind == EventKind::begin_backward;
-      events_.push_back(
-          {backward ? EventKind::end_backward : EventKind::end_forward, events_[begin].id, begin});
-    }
-  }
-
-  void update() {
-    if (random_.percent(50)) {
-      add(EventKind::begin_update);
-    }
-    std::vector<BucketId> order(buckets_);
-    for (BucketId bucket = 0; bucket < buckets_; ++bucket) {
-      order[bucket] = bucket;
-    }
-    if (random_.percent(60)) {
-      for (std::uint32_t i = buckets_; i > 1; --i) {
-        std::swap(order[i - 1], order[random_.below(i)]);
-      }
-    }
-    for (const BucketId bucket : order) {
-      if (!random_.percent(1)) {  // a forgotten one
-        add(EventKind::updated, bucket);
-      }
-    }
-  }
-
-  void forward_of(UnitId unit) {
-    const std::size_t begin = add(EventKind::begin_forward, unit);
-    add(EventKind::end_forward, unit, begin);
-  }
-
-  /// Forwards of `order` from `first` to `last`; what was used is appended to `seen`.
-  void forwards(const std::vector<UnitId>& order,
-                std::size_t first,
-                std::size_t last,
-                int depth,
-                std::vector<UnitId>& seen) {
-    for (std::size_t i = first; i < last; ++i) {
-      const UnitId unit = order[i];
-      if (random_.percent(5)) {
-        continue;  // skipped
-      }
-      const std::size_t begin = add(EventKind::begin_forward, unit);
-      if (depth < 2 && random_.percent(nesting_)) {
-        const std::size_t inner = std::min<std::size_t>(last, i + 2 + random_.below(2));
-        forwards(order, i + 1, inner, depth + 1, seen);
-        i = inner - 1;
-      }
-      if (depth < 2 && random_.percent(2)) {
-        eval(depth + 1);  // with the use open
-      }
-      add(EventKind::end_forward, unit, begin);
-      seen.push_back(unit);
-      if (random_.percent(5)) {
-        forward_of(unit);  // used twice
-        seen.push_back(unit);
-      }
-    }
-  }
-
-  void eval(int depth) {
-    const std::size_t begin = add(EventKind::begin_eval);
-    std::vector<UnitId> seen;
-    for (std::uint32_t batches = random_.below(3); batches > 0; --batches) {
-      forwards(order_, 0, order_.size(), depth, seen);
-    }
-    add(EventKind::end_eval, 0, begin);
-  }
-
-  void backward_of(UnitId unit, bool recompute) {
-    if (recompute && random_.percent(30)) {
-      forward_of(unit);  // before its backward
-    }
-    const std::size_t begin = add(EventKind::begin_backward, unit);
-    if (recompute) {
-      forward_of(unit);
-    }
-    if (random_.percent(nesting_)) {
-      const UnitId inner_unit = random_.below(units_);
-      const std::size_t inner = add(EventKind::begin_backward, inner_unit);
-      if (random_.percent(50)) {  // overlapping instead of nested
-        add(EventKind::end_backward, unit, begin);
-        add(EventKind::end_backward, inner_unit, inner);
-        return;
-      }
-      add(EventKind::end_backward, inner_unit, inner);
-    }
-    add(EventKind::end_backward, unit, begin);
-  }
-
-  void micro_batch() {
-    const std::size_t begin = add(EventKind::begin_micro_batch);
-    if (random_.percent(30)) {  // the order of units changes
-      std::swap(order_[random_.below(units_)], order_[random_.below(units_)]);
-    }
-    std::vector<UnitId> seen;
-    if (!random_.percent(3)) {
-      forwards(order_, 0, order_.size(), 0, seen);
-    }
-    if (random_.percent(15)) {
-      eval(0);
-    }
-    if (random_.percent(2)) {
-      update();
-    }
-    const bool recompute = random_.percent(30);
-    for (std::size_t i = seen.size(); i > 0; --i) {
-      if (!random_.percent(3)) {
-        backward_of(seen[i - 1], recompute);
-      }
-    }
-    add(EventKind::end_micro_batch, 0, begin);
-  }
-
-  Random& random_;
-  std::uint32_t units_;
-  std::uint32_t buckets_;
-  std::uint32_t nesting_;      ///< percent
-  std::uint32_t wrong_calls_;  ///< percent
-  std::vector<UnitId> order_;
-  std::vector<Event> events_;
-};
-
-}  // namespace
-
-std::string describe(const Event& event) {
-  constexpr std::array names{"begin_micro_batch", "end_micro_batch", "begin_forward", "end_forward",
-                             "begin_backward",    "end_backward",    "begin_eval",    "end_eval",
-                             "step_end",          "begin_update",    "updated"};
-  return std::string(names[static_cast<std::size_t>(event.kind)]) + " " + std::to_string(event.id);
+  plan.prefetch_depth = static_cast<int>(random.below(5));
+  plan.agreed = true;
+  random_groups(random, plan);
+  give_names(plan);
+  return plan;
 }
 
-Program random_program(std::uint64_t seed) {
-  Random random(seed);
-  SchedulePlan plan = random_plan(random);
-  std::vector<Event> events = Writer(random, plan).write(3);
-  return {std::move(plan), std::move(events)};
+AgreedOrder order_to_adopt(std::uint32_t id, const AgreedOrder& recorded) {
+  AgreedOrder order = recorded;
+  if (id != 0) {
+    Random random(id);
+    shuffle(random, order.gathers);
+    shuffle(random, order.reduces);
+  }
+  return order;
+}
+
+std::string describe(const Event& event) {
+  constexpr std::array names{
+      "begin_micro_batch", "end_micro_batch", "begin_forward", "end_forward", "begin_backward",
+      "end_backward",      "begin_eval",      "end_eval",      "step_end",    "begin_update",
+      "updated",           "reshard",         "adopt"};
+  return std::string(names[static_cast<std::size_t>(event.kind)]) + " " + std::to_string(event.id);
 }
 
 Result<void> apply(const Event& event, Schedule& schedule) {
@@ -286,7 +176,12 @@ Result<void> apply(const Event& event, Schedule& schedule) {
     case EventKind::begin_update:
       return schedule.begin_update();
     case EventKind::updated:
-      return schedule.updated(event.id);
+      return schedule.updated(event.id, event.changed);
+    case EventKind::reshard:
+      return schedule.reshard();
+    case EventKind::adopt:
+      schedule.adopt(order_to_adopt(event.id, schedule.recorded()));
+      return {};
   }
   return {};
 }

@@ -1,6 +1,7 @@
 /// Random plans and random training programs for the property test of the schedule: nested uses,
 /// skipped and repeated units, recomputation, eval in the middle, ties, several buckets per unit,
-/// size classes, and calls that must be refused. The same seed gives the same program everywhere.
+/// size classes, calls that must be refused, and what the strategies add: an agreed order, gathers
+/// within a smaller group, sums over replicas. The same seed gives the same program everywhere.
 #pragma once
 
 #include "troupe/core/schedule.hpp"
@@ -35,6 +36,8 @@ class Random {
   std::uint64_t state_;
 };
 
+void shuffle(Random& random, std::vector<BucketId>& buckets);
+
 enum class EventKind : std::uint8_t {
   begin_micro_batch,
   end_micro_batch,
@@ -47,15 +50,18 @@ enum class EventKind : std::uint8_t {
   step_end,
   begin_update,
   updated,
+  reshard,
+  adopt,
 };
 
 struct Event {
   static constexpr std::size_t no_begin = ~std::size_t{0};
 
   EventKind kind = EventKind::begin_micro_batch;
-  std::uint32_t id = 0;  ///< unit, or bucket of `updated`
+  std::uint32_t id = 0;  ///< unit, bucket of `updated`, or of `adopt` see `order_to_adopt`
   /// Of an end: the event that began it. If that one was refused, the trainer makes no end.
   std::size_t begun_by = no_begin;
+  bool changed = true;  ///< of `updated`
 };
 
 std::string describe(const Event& event);
@@ -66,6 +72,17 @@ struct Program {
 };
 
 Program random_program(std::uint64_t seed);
+
+/// Slots shared by classes of buckets, as `full_shard` has them.
+SchedulePlan random_plan(Random& random);
+
+/// A slot for each bucket, and an agreed order. With `relieved` false there are as many gradient
+/// slots as buckets, so that no backward makes others go out of turn.
+SchedulePlan random_agreed_plan(Random& random, bool relieved);
+
+/// What an `adopt` with this `id` adopts: 0, the record of the last step; else that of a rank which
+/// used the units in some other order.
+AgreedOrder order_to_adopt(std::uint32_t id, const AgreedOrder& recorded);
 
 /// Calls the schedule as the event says.
 Result<void> apply(const Event& event, Schedule& schedule);

@@ -28,6 +28,9 @@ ReferenceSchedule::ReferenceSchedule(const SchedulePlan& plan)
       free_(all_free(plan.slot_classes)),
       free_gradient_(all_free(plan.gradient_classes)),
       stale_(plan.slot_class.size(), true) {
+  if (plan.agreed) {
+    agreed_.emplace(plan);
+  }
   // Rule 1.
   Uses forwards;
   for (UnitId unit = 0; unit < plan.unit_buckets.size(); ++unit) {
@@ -141,6 +144,7 @@ void ReferenceSchedule::give_back_all() {
     give_back(held_.begin()->first, Command::step_end);
   }
   stale_.assign(stale_.size(), true);
+  gathered_.clear();
 }
 
 void ReferenceSchedule::gather(BucketId bucket) {
@@ -148,12 +152,17 @@ void ReferenceSchedule::gather(BucketId bucket) {
   const SlotId slot = free.front();
   free.pop_front();
   held_[bucket] = {slot, false, in_eval_, event_};
-  tell(Command::gather, bucket, slot, next_ticket_++);
+  const bool again =
+      !plan_.regathers.empty() && plan_.regathers[bucket] && gathered_.contains(bucket);
+  gathered_.insert(bucket);
+  tell(again ? Command::regather : Command::gather, bucket, slot, next_ticket_++);
 }
 
 void ReferenceSchedule::reduce(BucketId bucket) {
   const SlotId slot = filling_[bucket];
-  tell(Command::reduce, bucket, slot, next_ticket_++);
+  tell(Command::reduce, bucket, slot, next_ticket_);
+  next_ticket_ += plan_.replica_sum == ReplicaSum::every_reduce ? 2U : 1U;
+  reduced_in_step_.insert(bucket);
   filling_.erase(bucket);
   free_gradient_[plan_.gradient_class[bucket]].push_back(slot);
 }
@@ -299,7 +308,27 @@ void ReferenceSchedule::end_micro_batch() {
   }
 }
 
+void ReferenceSchedule::sum_replicas() {
+  for (const BucketId bucket : reduced_in_step_) {  // ascending
+    if (plan_.replica_sum == ReplicaSum::at_step_end) {
+      tell(Command::sum_replicas, bucket, no_slot, next_ticket_++);
+    }
+  }
+  reduced_in_step_.clear();
+}
+
+void ReferenceSchedule::reshard() {
+  for (BucketId bucket = 0; bucket < stale_.size(); ++bucket) {
+    if (held_.contains(bucket) && !pinned(bucket)) {
+      give_back(bucket, Command::evict);
+    }
+  }
+}
+
 std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
+  if (agreed_) {
+    return agreed_->decide(event);
+  }
   told_.clear();
   ++event_;
   switch (event.kind) {
@@ -325,6 +354,7 @@ std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
       end_eval();
       break;
     case EventKind::step_end:  // rule 8
+      sum_replicas();
       give_back_all();
       restart(train_);
       break;
@@ -334,6 +364,11 @@ std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
     case EventKind::updated:  // rule 9
       stale_[event.id] = false;
       prefetch();
+      break;
+    case EventKind::reshard:
+      reshard();
+      break;
+    case EventKind::adopt:
       break;
   }
   return told_;

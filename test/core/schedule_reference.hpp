@@ -1,9 +1,10 @@
 /// The twelve rules written down as plainly as possible: every question is answered by walking over
 /// everything, nothing is remembered that could be looked up. Slow; the schedule has to agree with
-/// it in every decision.
+/// it in every decision. For a plan with an agreed order it asks `AgreedReference`.
 #pragma once
 
 #include "schedule_random.hpp"
+#include "schedule_reference_agreed.hpp"
 #include "troupe/core/schedule.hpp"
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace troupe::testing {
@@ -21,6 +23,8 @@ class ReferenceSchedule {
 
   /// The decisions that the rules ask for. Precondition: the event need not be refused.
   std::vector<Decision> decide(const Event& event);
+  /// Empty where there is none.
+  AgreedOrder agreed_order() const { return agreed_ ? agreed_->order() : AgreedOrder{}; }
 
  private:
   using Uses = std::vector<PredictedUse>;
@@ -65,8 +69,11 @@ class ReferenceSchedule {
   void end(UnitId unit, bool backward);
   void end_eval();
   void end_micro_batch();
+  void sum_replicas();
+  void reshard();
 
   const SchedulePlan& plan_;
+  std::optional<AgreedReference> agreed_;
   Phase train_;
   Phase eval_;
   bool in_eval_ = false;
@@ -75,6 +82,8 @@ class ReferenceSchedule {
   std::vector<std::deque<SlotId>> free_;
   std::vector<std::deque<SlotId>> free_gradient_;
   std::vector<bool> stale_;
+  std::set<BucketId> gathered_;  ///< since everything was stale
+  std::set<BucketId> reduced_in_step_;
   std::vector<OpenUse> open_;
   Uses begun_;  ///< uses of training that began in this micro-batch
   Uses ended_;  ///< … and those that ended

@@ -1,0 +1,101 @@
+// What must never go wrong where ranks agree on an order.
+#include "schedule_ledger.hpp"
+
+#include <algorithm>
+
+namespace troupe::testing {
+
+/// Gathers can go in order: nothing stale is in front of what the use needs, and a backward needs
+/// all. Its gradients are not reduced yet.
+bool Ledger::fits_order(UnitId unit, bool backward) const {
+  bool stale_before = false;
+  for (const BucketId bucket : order_.gathers) {
+    const bool needed = backward || (uses(unit, bucket) && entries_[bucket].slot == no_slot);
+    stale_before = stale_before || entries_[bucket].stale;
+    if (needed && stale_before) {
+      return false;
+    }
+  }
+  return std::ranges::none_of(buckets_of(unit), [&](BucketId bucket) {
+    return backward && trains(bucket) && entries_[bucket].reduced;
+  });
+}
+
+/// All can be reduced in order, each unused bucket finding a gradient slot when its turn comes.
+bool Ledger::zeros_fit() const {
+  std::vector<std::int64_t> free;
+  for (const SchedulePlan::Class& limit : plan_.gradient_classes) {
+    free.push_back(limit.count);
+  }
+  for (const BucketId bucket : order_.reduces) {
+    free[plan_.gradient_class[bucket]] -= entries_[bucket].gradient_slot != no_slot ? 1 : 0;
+  }
+  return std::ranges::all_of(order_.reduces, [&](BucketId bucket) {
+    std::int64_t& of_class = free[plan_.gradient_class[bucket]];
+    of_class += entries_[bucket].gradient_slot != no_slot ? 1 : 0;
+    return entries_[bucket].reduced || of_class > 0;
+  });
+}
+
+std::string Ledger::check_order_of_gather(BucketId bucket) const {
+  const auto end = std::ranges::find(order_.gathers, bucket);
+  const bool in_order = std::all_of(order_.gathers.begin(), end, [&](BucketId before) {
+    return entries_[before].slot != no_slot && !entries_[before].stale;
+  });
+  return in_order ? "" : "gathers go in the agreed order";
+}
+
+std::string Ledger::check_zeros(const Event& event, BucketId bucket) const {
+  const Entry& entry = entries_[bucket];
+  const bool at_end = event.kind == EventKind::end_micro_batch;
+  const bool unused = entry.forwards == 0 && open_uses(bucket, true) == 0;
+  return !entry.reduced && (at_end || (event.kind == EventKind::end_backward && unused))
+             ? ""
+             : "zeros are reduced for buckets that were not used";
+}
+
+/// A backward that needs gradient slots may let complete buckets of other units out of turn.
+bool Ledger::may_go_out_of_turn(const Event& event, BucketId bucket) const {
+  return event.kind == EventKind::begin_backward && !uses(event.id, bucket) && complete(bucket);
+}
+
+std::string Ledger::check_order_of_reduce(const Event& event, BucketId bucket) const {
+  if (entries_[bucket].reduced) {
+    return "a micro-batch reduces a bucket once";
+  }
+  for (const BucketId gathered : order_.gathers) {
+    if (entries_[gathered].stale) {
+      break;  // gathered later, at its update
+    }
+    if (entries_[gathered].slot == no_slot) {
+      return "all gathers come before the first reduce";
+    }
+  }
+  const bool unused = entries_[bucket].forwards == 0 && entries_[bucket].backwards == 0;
+  if (event.kind != EventKind::end_micro_batch && !complete(bucket) && !unused) {
+    return "a bucket reduces when its backwards are complete, not before";
+  }
+  const auto end = std::ranges::find(order_.reduces, bucket);
+  const bool in_order = std::all_of(order_.reduces.begin(), end,
+                                    [&](BucketId before) { return entries_[before].reduced; });
+  return in_order || may_go_out_of_turn(event, bucket) ? "" : "reduces go in the agreed order";
+}
+
+/// Nothing is held back that could be reduced.
+std::string Ledger::check_reduced(const Event& event) const {
+  if (event.kind == EventKind::end_micro_batch) {
+    const bool all = std::ranges::all_of(order_.reduces,
+                                         [&](BucketId bucket) { return entries_[bucket].reduced; });
+    return all ? "" : "each micro-batch reduces every trainable bucket";
+  }
+  if (event.kind == EventKind::end_backward) {
+    const auto next = std::ranges::find_if(
+        order_.reduces, [&](BucketId bucket) { return !entries_[bucket].reduced; });
+    return next == order_.reduces.end() || !complete(*next)
+               ? ""
+               : "a complete bucket is reduced when its turn comes";
+  }
+  return {};
+}
+
+}  // namespace troupe::testing
