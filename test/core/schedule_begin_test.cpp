@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -181,6 +182,54 @@ TEST_CASE("rule 5: uses of one unit inside each other pin its buckets once") {
   CHECK(trainer.forward(1).starts_with("refused: forward of unit 'b' needs 1 more slot"));
   CHECK(trainer.end_forward(0) == "release 0");
   CHECK(trainer.forward(1) == "evict 0, gather 1, use 1");
+}
+
+TEST_CASE("a gather after the first one since an update goes through the smaller group") {
+  SchedulePlan plan = uniform_plan(2, 1, 0);
+  plan.regathers = {true, false};  // bucket 1 has a group of its own
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  CHECK(trainer.forward(0) == "gather 0, use 0");
+  trainer.end_forward(0);
+  CHECK(trainer.forward(1) == "evict 0, gather 1, use 1");
+  trainer.end_forward(1);
+  CHECK(trainer.forward(0) == "evict 1, regather 0, use 0");
+  CHECK(launched(trainer.schedule) == "regather 0 at 3");
+  CHECK(trainer.schedule.used()[0].gather == 3);
+  trainer.end_forward(0);
+  CHECK(trainer.forward(1) == "evict 0, gather 1, use 1");
+  trainer.end_forward(1);
+  CHECK(trainer.begin_update() == "step_end 1");
+  trainer.update_all();
+  CHECK(trainer.forward(0) == "gather 0, use 0");
+  trainer.end_forward(0);
+  trainer.end_micro_batch();
+  CHECK(trainer.step_end() == "step_end 0");
+  trainer.update_all();
+  trainer.micro_batch();
+  CHECK(trainer.forward(0) == "gather 0, use 0");
+  CHECK(trainer.schedule.counters().gathers == 6);
+  CHECK(trainer.schedule.counters().regathers == 1);
+}
+
+TEST_CASE("a reshard gives back what is not in use, and the next gather is a regather") {
+  SchedulePlan plan = uniform_plan(3, 3, 0);
+  plan.regathers = {true, true, true};
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  trainer.forwards({2, 0});
+  trainer.forward(1);
+  CHECK(trainer.reshard() == "evict 0, evict 2");
+  CHECK(trainer.schedule.counters().evictions == 2);
+  CHECK(trainer.reshard() == "");
+  CHECK(trainer.end_forward(1) == "release 1");
+  CHECK(trainer.forward(0) == "regather 0, use 0");
+}
+
+TEST_CASE("a reshard is refused where every bucket keeps its parameters") {
+  Trainer trainer = trainer_in_micro_batch(agreed_plan(one_bucket_each(2), 2));
+  CHECK(trainer.reshard() ==
+        "refused: under this strategy every bucket keeps its parameters; there is nothing to give "
+        "back");
+  CHECK(trainer.schedule.held(0));
 }
 
 }  // namespace

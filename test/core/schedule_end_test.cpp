@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace troupe::testing {
 namespace {
 
@@ -204,6 +206,50 @@ TEST_CASE("an update begins neither with an open use, nor while a gradient fills
   CHECK(trainer.begin_update() == "refused: an update cannot begin inside eval");
   trainer.end_eval();
   CHECK(trainer.begin_update() == "step_end 0, step_end 1");
+}
+
+TEST_CASE("a reduce with a sum over replicas behind it takes two tickets") {
+  SchedulePlan plan = uniform_plan(2, 2, 0, 1);
+  plan.replica_sum = ReplicaSum::every_reduce;
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  trainer.forwards({0, 1});
+  trainer.backwards({1});
+  CHECK(launched(trainer.schedule) == "reduce 1 at 3");
+  CHECK(trainer.schedule.next_ticket() == 5);
+  trainer.backward(0);
+  CHECK(trainer.schedule.used()[0].gradient_slot == 0);
+  CHECK(trainer.schedule.used()[0].previous_reduce == 4);  // the sum reads the slot last
+  trainer.end_backward(0);
+  CHECK(launched(trainer.schedule) == "reduce 0 at 5");
+  trainer.end_micro_batch();
+  CHECK(trainer.step_end() == "step_end 0, step_end 1");
+}
+
+TEST_CASE("zeros take two tickets as well") {
+  SchedulePlan plan = agreed_plan(one_bucket_each(2), 2);
+  plan.replica_sum = ReplicaSum::every_reduce;
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  trainer.end_micro_batch();
+  CHECK(launched(trainer.schedule) == "reduce 1 at 3, reduce 0 at 5");
+  CHECK(trainer.schedule.next_ticket() == 7);
+}
+
+TEST_CASE("a step end sums over replicas what was reduced in the step, in plan order, then drops") {
+  SchedulePlan plan = uniform_plan(3, 3, 0);
+  plan.replica_sum = ReplicaSum::at_step_end;
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  trainer.forwards({0, 1, 2});
+  trainer.backwards({2, 0});
+  CHECK(launched(trainer.schedule) == "reduce 0 at 5");
+  trainer.end_micro_batch();
+  trainer.micro_batch();
+  trainer.forwards({2});
+  trainer.backwards({2});  // reduced twice, summed once
+  trainer.end_micro_batch();
+  CHECK(trainer.step_end() == "sum_replicas 0, sum_replicas 2, step_end 0, step_end 1, step_end 2");
+  CHECK(launched(trainer.schedule) == "sum_replicas 0 at 7, sum_replicas 2 at 8");
+  CHECK(trainer.schedule.next_ticket() == 9);
+  CHECK(trainer.step_end() == "");
 }
 
 }  // namespace

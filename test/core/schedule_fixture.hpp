@@ -49,15 +49,49 @@ inline SchedulePlan plan_of(std::vector<std::vector<BucketId>> unit_buckets,
 }
 
 /// Units with one bucket each, of the same number.
-inline SchedulePlan uniform_plan(std::uint32_t units,
-                                 std::uint32_t slots,
-                                 int prefetch_depth,
-                                 std::uint32_t gradient_slots = 2) {
+inline std::vector<std::vector<BucketId>> one_bucket_each(std::uint32_t units) {
   std::vector<std::vector<BucketId>> unit_buckets(units);
   for (std::uint32_t unit = 0; unit < units; ++unit) {
     unit_buckets[unit] = {unit};
   }
-  return plan_of(std::move(unit_buckets), slots, prefetch_depth, gradient_slots);
+  return unit_buckets;
+}
+
+inline SchedulePlan uniform_plan(std::uint32_t units,
+                                 std::uint32_t slots,
+                                 int prefetch_depth,
+                                 std::uint32_t gradient_slots = 2) {
+  return plan_of(one_bucket_each(units), slots, prefetch_depth, gradient_slots);
+}
+
+/// Where ranks agree on an order: a slot for each bucket; gathers in order of bucket, reduces in
+/// the opposite one. `gradient_slots` in one class, or one for each bucket if 0.
+inline SchedulePlan agreed_plan(std::vector<std::vector<BucketId>> unit_buckets,
+                                int prefetch_depth,
+                                std::uint32_t gradient_slots = 0,
+                                const std::vector<BucketId>& frozen = {}) {
+  SchedulePlan plan = plan_of(std::move(unit_buckets), 1, prefetch_depth, gradient_slots);
+  const auto buckets = static_cast<BucketId>(plan.slot_class.size());
+  plan.slot_classes.clear();
+  for (BucketId bucket = 0; bucket < buckets; ++bucket) {
+    plan.slot_class[bucket] = bucket;
+    plan.slot_classes.push_back({bucket, 1, ""});
+    plan.gradient_class[bucket] = gradient_slots == 0 ? bucket : 0;
+    plan.first_order.gathers.push_back(bucket);
+  }
+  if (gradient_slots == 0) {
+    plan.gradient_classes = plan.slot_classes;
+  }
+  for (const BucketId bucket : frozen) {
+    plan.gradient_class[bucket] = SchedulePlan::no_class;
+  }
+  for (BucketId bucket = buckets; bucket > 0; --bucket) {
+    if (plan.gradient_class[bucket - 1] != SchedulePlan::no_class) {
+      plan.first_order.reduces.push_back(bucket - 1);
+    }
+  }
+  plan.agreed = true;
+  return plan;
 }
 
 constexpr const char* to_string(Command command) {
@@ -94,6 +128,19 @@ inline std::string told(const Schedule& schedule) {
   return text;
 }
 
+/// The decisions that launch a collective, with its ticket: "gather 2 at 1, reduce 0 at 2".
+inline std::string launched(const Schedule& schedule) {
+  std::string text;
+  for (const Decision& decision : schedule.decisions()) {
+    if (decision.ticket != 0) {
+      text += text.empty() ? "" : ", ";
+      text += std::string(to_string(decision.command)) + " " + std::to_string(decision.bucket) +
+              " at " + std::to_string(decision.ticket);
+    }
+  }
+  return text;
+}
+
 /// A trainer: each call answers with what the schedule told, or "refused: <why>".
 class Trainer {
  public:
@@ -109,7 +156,10 @@ class Trainer {
   std::string end_eval() { return answer(schedule.end_eval()); }
   std::string step_end() { return answer(schedule.step_end()); }
   std::string begin_update() { return answer(schedule.begin_update()); }
-  std::string updated(BucketId bucket) { return answer(schedule.updated(bucket)); }
+  std::string updated(BucketId bucket, bool changed = true) {
+    return answer(schedule.updated(bucket, changed));
+  }
+  std::string reshard() { return answer(schedule.reshard()); }
 
   /// Updates all buckets in order.
   void update_all() {
@@ -132,10 +182,16 @@ class Trainer {
   }
 
   Schedule schedule;
+  std::string launches;  ///< of all calls so far, see `launched`
 
  private:
-  std::string answer(const Result<void>& result) const {
-    return result.ok() ? told(schedule) : "refused: " + result.failure().text;
+  std::string answer(const Result<void>& result) {
+    if (!result.ok()) {
+      return "refused: " + result.failure().text;
+    }
+    const std::string more = launched(schedule);
+    launches += (launches.empty() || more.empty() ? "" : ", ") + more;
+    return told(schedule);
   }
 };
 

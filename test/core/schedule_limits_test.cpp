@@ -43,6 +43,47 @@ TEST_CASE("rule 11: a schedule plan takes classes, depth and names from the memo
   CHECK(plan.bucket_names[2] == "2 'block.0' (table)");
 }
 
+TEST_CASE("rule 11: a schedule plan takes the rules of the strategy, and an order from the model") {
+  Model model;
+  const UnitId embed = model.add_unit("embed");
+  model.add_parameter(embed, {.name = "tokens", .shape = {8}});
+  const UnitId block = model.add_unit("block");
+  model.add_parameter(block, {.name = "w", .shape = {8}});
+  model.add_parameter(block, {.name = "table", .shape = {8}, .trainable = false});
+  model.add_parameter(block, {.name = "expert", .shape = {8}, .group = "ep"});
+  const UnitId head = model.add_unit("head");
+  model.add_parameter(head, {.name = "w", .shape = {8}});
+  model.tie(head, "out", embed, "tokens");
+  model.add_parameter({.name = "scale", .shape = {8}});  // of the root unit
+  const BucketPlan buckets = plan_buckets(model);
+  std::vector<BucketLayout> layouts;
+  layouts.reserve(buckets.buckets.size());
+  for (const Bucket& bucket : buckets.buckets) {
+    layouts.emplace_back(std::vector<std::int64_t>{bucket.numel}, 2, 1);
+  }
+  const auto memory = plan_memory(model, buckets, layouts, {});
+  REQUIRE(memory.ok());
+  const SchedulePlan plan = make_schedule_plan(
+      model, buckets, memory.value(),
+      {.agreed = true, .regather = true, .replica_sum = ReplicaSum::at_step_end});
+  REQUIRE(plan.bucket_names.size() == 6);
+  CHECK(plan.bucket_names[2] == "2 'block' (table)");
+  CHECK(plan.bucket_names[3] == "3 'block' (expert)");
+  CHECK(plan.bucket_names[4] == "4 'head' (w)");
+  CHECK(plan.agreed);
+  CHECK(plan.first_order.gathers == std::vector<BucketId>{0, 1, 2, 3, 4, 5});
+  // Backward: the head, the block, the tied embedding last; the root unit is around them all.
+  CHECK(plan.first_order.reduces == std::vector<BucketId>{4, 1, 3, 0, 5});
+  CHECK(plan.regathers == std::vector<bool>{true, true, true, false, true, true});
+  CHECK(plan.replica_sum == ReplicaSum::at_step_end);
+
+  const SchedulePlan plain = make_schedule_plan(model, buckets, memory.value());
+  CHECK_FALSE(plain.agreed);
+  CHECK(plain.first_order.gathers.empty());
+  CHECK(plain.regathers.empty());
+  CHECK(plain.replica_sum == ReplicaSum::none);
+}
+
 TEST_CASE("rule 12: a gradient slot that an open backward holds is named") {
   Trainer trainer = trainer_in_micro_batch(uniform_plan(3, 3, 0, 1));
   trainer.forwards({0, 1, 2});
