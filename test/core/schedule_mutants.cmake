@@ -86,3 +86,82 @@ schedule_mutant(refused_begin_moves_cursor schedule.cpp
   "  if (auto refused = refuse_begin(unit, backward)) {"
   "  order().seek({unit, pass_of(backward)});
   if (auto refused = refuse_begin(unit, backward)) {")
+
+# The agreed order.
+schedule_mutant(gathers_out_of_order schedule.cpp
+  "gather_in_order(buckets_[used.bucket].gather_place + 1);  // nothing there is stale"
+  "gather(used.bucket);")
+schedule_mutant(passes_over_stale schedule_agreed.cpp
+  "    if (buckets_[bucket].stale) {
+      return;
+    }
+    if (!held(bucket)) {"
+  "    if (buckets_[bucket].stale && !held(bucket)) {
+      return;
+    }
+    if (!held(bucket)) {")
+schedule_mutant(backward_leaves_gathers schedule.cpp
+  "    gather_rest();
+    relieve(unit);"
+  "    relieve(unit);")
+schedule_mutant(micro_batch_leaves_gathers schedule.cpp
+  "    gather_rest();
+    reduce_planned();"
+  "    reduce_planned();")
+schedule_mutant(eval_leaves_gathers schedule.cpp
+  "  if (plan_.agreed) {
+    gather_rest();
+  }"
+  "")
+schedule_mutant(update_leaves_gathers schedule.cpp
+  "plan_.agreed && in_micro_batch_" "false")
+schedule_mutant(updates_are_not_awaited schedule_agreed.cpp
+  "  reached_ = agreed_.gathers.size();
+  gather_in_order(reached_);"
+  "  gather_in_order(agreed_.gathers.size());")
+schedule_mutant(backward_among_stale schedule_refusals.cpp
+  "backward ? agreed_.gathers.size() : 0;" "0;")
+schedule_mutant(reached_survives_update schedule_steps.cpp
+  "  reached_ = 0;\n" "")
+schedule_mutant(drops_frozen schedule_agreed.cpp
+  "return plan_.agreed && !trains(bucket);" "return false;")
+schedule_mutant(keeps_what_has_changed schedule.cpp
+  "changed && held(bucket) && buckets_[bucket].stale" "false")
+schedule_mutant(forgets_zeros schedule_agreed.cpp
+  "!(waiting > 0 && unused && view.forwards_begun == 0)" "true")
+schedule_mutant(zeros_for_what_is_to_come schedule_agreed.cpp
+  "unused && view.forwards_begun == 0" "unused")
+schedule_mutant(reduces_without_waiting schedule.cpp
+  "plan_.agreed ? note_complete(bucket) : reduce(bucket);" "if (plan_.agreed) { note_complete(bucket); } reduce(bucket);")
+schedule_mutant(waits_after_more schedule_steps.cpp
+  "  no_longer_waits(used.bucket);\n" "")
+schedule_mutant(relieves_nobody schedule_refusals.cpp
+  "if (waiting_in(index) == 0)" "if (true)")
+schedule_mutant(relieves_other_classes schedule_agreed.cpp
+  "buckets_[bucket].waiting && !adds && plan_.gradient_class[bucket] == index"
+  "buckets_[bucket].waiting && !adds")
+schedule_mutant(reduced_survives_micro_batch schedule_agreed.cpp
+  "    buckets_[bucket].reduced = false;\n" "")
+schedule_mutant(record_survives_step schedule_agreed.cpp
+  "    view.gather_recorded = false;\n" "")
+schedule_mutant(records_eval schedule_agreed.cpp
+  "!in_eval_ && !std::exchange(view.gather_recorded, true)"
+  "!std::exchange(view.gather_recorded, true)")
+schedule_mutant(adopts_places_late schedule_agreed.cpp
+  "  agreed_ = std::move(order);
+  index_order();"
+  "  agreed_ = std::move(order);")
+
+# Groups.
+schedule_mutant(regathers_old_version schedule_steps.cpp
+  "    buckets_[bucket].kept = false;\n" "")
+schedule_mutant(never_regathers schedule_steps.cpp
+  "tell(again ? Command::regather : Command::gather," "tell(Command::gather,")
+schedule_mutant(sum_takes_no_ticket schedule_steps.cpp
+  "  next_ticket_ += plan_.replica_sum == ReplicaSum::every_reduce ? 1U : 0U;\n" "")
+schedule_mutant(slot_is_free_before_sum schedule_steps.cpp
+  "last_reduce_[view.gradient_slot] = next_ticket_ - 1;" "last_reduce_[view.gradient_slot] = ticket;")
+schedule_mutant(sums_forever schedule.cpp
+  "      buckets_[bucket].reduced_in_step = false;\n" "")
+schedule_mutant(reshards_open_uses schedule.cpp
+  "held(bucket) && buckets_[bucket].uses == 0" "held(bucket)")
