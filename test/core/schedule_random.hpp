@@ -64,6 +64,14 @@ struct Event {
   bool changed = true;  ///< of `updated`
 };
 
+inline bool begins_use(const Event& event) {
+  return event.kind == EventKind::begin_forward || event.kind == EventKind::begin_backward;
+}
+
+inline bool ends_use(const Event& event) {
+  return event.kind == EventKind::end_forward || event.kind == EventKind::end_backward;
+}
+
 std::string describe(const Event& event);
 
 struct Program {
