@@ -60,8 +60,12 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
         return violated("the decisions are those of the rules: " + in_words(expected) + "; not " +
                         in_words(schedule.decisions()));
       }
-      if (schedule.agreed_order() != reference.agreed_order()) {
-        return violated("the order that is adopted is the recorded one");
+      if (event.kind == EventKind::adopt) {
+        reference.adopt(order_to_adopt(event.id, reference.recorded()));
+      }
+      if (schedule.recorded() != reference.recorded() ||
+          schedule.agreed_order() != reference.agreed_order()) {
+        return violated("what a step has done is recorded, and adopted as it is");
       }
       run.granted.push_back(event);
       run.log.push_back(schedule.decisions());

@@ -325,6 +325,12 @@ void ReferenceSchedule::reshard() {
   }
 }
 
+void ReferenceSchedule::adopt(AgreedOrder order) {
+  if (agreed_) {
+    agreed_->adopt(std::move(order));
+  }
+}
+
 std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
   if (agreed_) {
     return agreed_->decide(event);

@@ -23,8 +23,12 @@ class ReferenceSchedule {
 
   /// The decisions that the rules ask for. Precondition: the event need not be refused.
   std::vector<Decision> decide(const Event& event);
-  /// Empty where there is none.
+
+  // Where ranks agree on an order; without one, empty. An adoption decides nothing.
+
+  void adopt(AgreedOrder order);
   AgreedOrder agreed_order() const { return agreed_ ? agreed_->order() : AgreedOrder{}; }
+  AgreedOrder recorded() const { return agreed_ ? agreed_->recorded() : AgreedOrder{}; }
 
  private:
   using Uses = std::vector<PredictedUse>;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -27,7 +28,9 @@ class AgreedReference {
     }
   }
 
+  void adopt(AgreedOrder order) { order_ = std::move(order); }
   const AgreedOrder& order() const { return order_; }
+  const AgreedOrder& recorded() const { return recorded_; }
 
   std::vector<Decision> decide(const Event& event) {
     told_.clear();
@@ -65,10 +68,8 @@ class AgreedReference {
       case EventKind::updated:
         updated(event.id, event.changed);
         break;
-      case EventKind::adopt:
-        order_ = order_to_adopt(event.id, recorded_);
-        break;
       case EventKind::reshard:
+      case EventKind::adopt:
         break;
     }
     return told_;
