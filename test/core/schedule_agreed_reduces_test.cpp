@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -75,13 +76,14 @@ TEST_CASE("agreed order: no count survives a micro-batch, a step or its record")
   trainer.end_micro_batch();
   trainer.step_end();
   CHECK(trainer.schedule.recorded() == AgreedOrder{.gathers = {1, 0}, .reduces = {0, 1}});
+  trainer.schedule.adopt(trainer.schedule.recorded());
   trainer.update_all();
   trainer.micro_batch();
   trainer.forwards({0, 1});
   trainer.backward(1);
-  CHECK(trainer.end_backward(1) == "release 1, reduce 1");
+  CHECK(trainer.end_backward(1) == "release 1");
   trainer.backward(0);
-  CHECK(trainer.end_backward(0) == "release 0, reduce 0");
+  CHECK(trainer.end_backward(0) == "release 0, reduce 0, reduce 1");
   trainer.end_micro_batch();
   trainer.step_end();
   CHECK(trainer.schedule.recorded() == AgreedOrder{.gathers = {0, 1}, .reduces = {1, 0}});
@@ -165,6 +167,19 @@ TEST_CASE(
   trainer.forwards({3});
   trainer.backward(3);
   CHECK(trainer.end_backward(3) == "release 3, release 4, reduce 4, reduce 3");
+}
+
+TEST_CASE("agreed order: only buckets of the class that lacks a slot go out of turn") {
+  SchedulePlan plan = agreed_plan(one_bucket_each(4), 4, 1);
+  plan.gradient_class = {0, 0, 1, 1};
+  plan.gradient_classes = {{0, 1, "gradient_slots"}, {1, 2, "outsized_gradient_slots"}};
+  Trainer trainer = trainer_in_micro_batch(std::move(plan));
+  trainer.forwards({0, 1, 2, 3});
+  trainer.backwards({2, 0});  // both wait for 3
+  CHECK(trainer.backward(1) == "use 1, reduce 0, contribute 1");
+  trainer.end_backward(1);
+  trainer.backward(3);
+  CHECK(trainer.end_backward(3) == "release 3, reduce 3, reduce 2, reduce 1");
 }
 
 TEST_CASE("agreed order: a waiting bucket that the backward adds to does not make room") {

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -218,6 +220,8 @@ TEST_CASE("agreed order: the record is by first use and by completion, those aro
   trainer.updated(1);
   trainer.updated(2);
   CHECK(trainer.updated(3) == "gather 3");
+  trainer.micro_batch();
+  CHECK(trainer.forward(0) == "gather 1, gather 0, use 0, gather 2");
 }
 
 TEST_CASE("agreed order: what was not used is recorded behind, in the order in force") {
