@@ -140,8 +140,11 @@ void Comm::trace(Stream& stream, const Launch& launch, const char* what) const {
   }
   const TraceRow row =
       launch.channel == Channel::gather ? RankTrace::gather_row : RankTrace::reduce_row;
-  stream.notify([trace, row, what, label = std::string(launch.call.label),
-                 ticket = launch.call.ticket,
+  std::string label = launch.call.label;
+  if (launch.axis != GroupAxis::world) {
+    label += std::string(" over ") + to_string(launch.axis);
+  }
+  stream.notify([trace, row, what, label = std::move(label), ticket = launch.call.ticket,
                  bucket = launch.call.bucket](const StreamReport& report) {
     trace->add({row, what, label, report.started, report.finished, ticket, bucket,
                 report.failure.has_value()});

@@ -90,6 +90,7 @@ void RuntimeImpl::begin_update(Stream* stream) {
   for (const Bucket& bucket : plan.buckets) {
     await_update(bucket.id, stream);
   }
+  await_uses(stream);
   updating_ = true;
   update_ = context.compute_log().begin(stream);
 }

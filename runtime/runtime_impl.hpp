@@ -122,6 +122,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   bool await_streams(Duration limit);
   bool await_event(const Event& event, TimePoint deadline, bool or_failed);
   void await_update(BucketId bucket, Stream* stream);
+  void await_uses(Stream* stream);
+  void await_work(const Event& event, Stream* stream, const std::string& what, BucketId bucket);
   const OpenUse& open_use(std::uint32_t use) const;
   const Place& place(UnitId unit, std::string_view name) const;
   const UsedBucket& used(const OpenUse& use, BucketId bucket) const;

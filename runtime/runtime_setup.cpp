@@ -71,7 +71,11 @@ std::vector<BucketLayout> lay_out(const Model& model,
 MemoryLimits limits_of(const Model& model, const Options& options) {
   std::vector<UnitId> kept_units;
   for (const std::string& name : options.keep_gathered) {
-    kept_units.push_back(model.unit(name));
+    try {
+      kept_units.push_back(model.unit(name));
+    } catch (const Error& error) {
+      refuse(std::string("Options::keep_gathered: ") + error.what());
+    }
   }
   return {.slots = options.slots,
           .outsized_slots = options.outsized_slots,

@@ -99,9 +99,28 @@ bool RuntimeImpl::await_event(const Event& event, TimePoint deadline, bool or_fa
 /// was gathered since is ordered behind it by its gather; one that nobody used is not.
 void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
   const Event& event = updated_[bucket];
-  if (event.done()) {
-    return;
+  if (!event.done()) {  // describing it takes longer than looking
+    await_work(event, stream, "the last update of bucket " + plan.describe(bucket, model), bucket);
   }
+}
+
+/// Main weights that lie in a slot may not change while a use that has ended is still computed on
+/// its stream: it reads them there.
+void RuntimeImpl::await_uses(Stream* stream) {
+  if (row_of(options.strategy).full_buffer == FullBuffer::stays) {
+    for (Stream* each : streams_) {
+      if (each != stream) {
+        await_work(each->record(), stream, "what was computed", no_bucket);
+      }
+    }
+  }
+}
+
+/// What the trainer has issued: `stream` goes on behind it, or the calling thread does.
+void RuntimeImpl::await_work(const Event& event,
+                             Stream* stream,
+                             const std::string& what,
+                             BucketId bucket) {
   if (stream != nullptr) {
     stream->wait(event);
     return;
@@ -112,12 +131,11 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
     return;
   }
   const std::string who = "rank " + std::to_string(context.rank()) + ": ";
-  const std::string what = "the last update of bucket " + plan.describe(bucket, model) +
-                           " on stream '" + event.stream->name() + "'";
+  const std::string where = what + " on stream '" + event.stream->name() + "'";
   const std::optional<Failure> failure = event.stream->failure();
   rank.fail_and_throw({.code = failure ? failure->code : ErrorCode::timeout,
-                       .text = failure ? who + what + " failed: " + failure->text
-                                       : who + "waited too long for " + what,
+                       .text = failure ? who + where + " failed: " + failure->text
+                                       : who + "waited too long for " + where,
                        .rank = context.rank(),
                        .bucket = bucket});
 }
