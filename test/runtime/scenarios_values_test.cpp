@@ -72,12 +72,6 @@ TEST_CASE("S19: losses and parameters are the same with and without overlap, and
   CHECK(parameters[0][3] == right);
 }
 
-/// Ends a use that was ended already: what a framework's hooks do when one fires too often.
-class EndAgain : public Scope {
- public:
-  EndAgain(LayerEvents& events, std::uint32_t use) : Scope(events, {ScopeKind::use, use}) {}
-};
-
 TEST_CASE("S22: the end of a backward that was never begun, of a frozen unit, is counted") {
   Model model;
   for (UnitId layer = 0; layer < 4; ++layer) {

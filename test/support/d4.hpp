@@ -44,6 +44,12 @@ inline float d4_gradient_sum(int ranks, UnitId layer) {
   return static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(layer + 1);
 }
 
+/// Ends a use that was ended already: what a framework's hooks do when one fires too often.
+class EndAgain : public Scope {
+ public:
+  EndAgain(LayerEvents& events, std::uint32_t use) : Scope(events, {ScopeKind::use, use}) {}
+};
+
 /// The same training in one process: full parameters, sums over ranks, no runtime.
 class Oracle {
  public:

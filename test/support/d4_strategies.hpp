@@ -23,6 +23,18 @@ inline Collective reduces_by(const Options& options) {
   return row_of(options.strategy).reduce_by;
 }
 
+/// The gathers (or broadcasts) of a strategy in launch order, without exports.
+inline std::vector<BucketId> unshards(const LaunchLog& launches, const Options& options) {
+  std::vector<BucketId> buckets;
+  for (const LaunchRecord& launch : launches.of_rank[0]) {
+    if (launch.op == unshards_by(options) && launch.bucket != no_bucket &&
+        launch.label != "for an export") {
+      buckets.push_back(launch.bucket);
+    }
+  }
+  return buckets;
+}
+
 /// The synchronous path of the same strategy.
 inline Options without_overlap(Options options) {
   options.overlap = false;
