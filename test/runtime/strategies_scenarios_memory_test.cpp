@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <thread>
 
 namespace troupe::test {
@@ -17,13 +18,19 @@ std::int64_t allocated(World& world, Purpose purpose) {
   return world.device().counters().bytes[static_cast<std::size_t>(purpose)].load();
 }
 
-/// The buckets that hold unsharded memory, as bits.
-unsigned gathered(Runtime& runtime) {
-  unsigned bits = 0;
-  for (BucketId bucket = 0; bucket < runtime.bucket_plan().buckets.size(); ++bucket) {
-    bits |= runtime.impl().state(bucket) != BucketState::sharded ? 1U << bucket : 0U;
+/// The buckets that hold unsharded memory are `right`, as bits; once their actors have heard of it.
+void expect_gathered(D4Trainer& trainer, unsigned right, const std::string& what) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+  unsigned bits = ~right;
+  while (bits != right && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+    bits = 0;
+    for (BucketId bucket = 0; bucket < trainer.runtime.bucket_plan().buckets.size(); ++bucket) {
+      const bool held = trainer.runtime.impl().state(bucket) != BucketState::sharded;
+      bits |= held ? 1U << bucket : 0U;
+    }
   }
-  return bits;
+  trainer.findings.equal(bits, right, what);
 }
 
 void forwards(D4Trainer& trainer) {
@@ -118,10 +125,10 @@ TEST_CASE("S05: what is gathered between forward and backward is what the option
                 {
                   const auto micro_batch = trainer.runtime.micro_batch();
                   forwards(trainer);
-                  findings.equal(gathered(trainer.runtime), row.held, at + "buckets gathered");
+                  expect_gathered(trainer, row.held, at + "buckets gathered");
                   findings.equal(counters.unsharded_bytes.load(), row.bytes, at + "bytes gathered");
                   trainer.runtime.reshard();
-                  findings.equal(gathered(trainer.runtime), 0U, at + "buckets after reshard");
+                  expect_gathered(trainer, 0U, at + "buckets after reshard");
                   findings.equal(counters.unsharded_bytes.load(), 0, at + "bytes after reshard");
                   const std::uint64_t gathers = trainer.counters().gathers;
                   backwards(trainer);
@@ -146,7 +153,7 @@ TEST_CASE("S05: buckets in use stay through a reshard") {
             {
               const Use use = trainer.runtime.backward(3);
               trainer.runtime.reshard();
-              findings.equal(gathered(trainer.runtime), 0b1000U, "buckets after reshard");
+              expect_gathered(trainer, 0b1000U, "buckets after reshard");
               trainer.read(use, 3);
               trainer.contribute(use, 3, 1.0F);
             }
@@ -173,9 +180,9 @@ TEST_CASE("S05: where every bucket keeps its parameters, a reshard is refused wi
             {
               const auto micro_batch = trainer.runtime.micro_batch();
               forwards(trainer);
-              findings.equal(gathered(trainer.runtime), 0b1111U, "buckets gathered");
+              expect_gathered(trainer, 0b1111U, "buckets gathered");
               refused();
-              findings.equal(gathered(trainer.runtime), 0b1111U, "buckets after the refusal");
+              expect_gathered(trainer, 0b1111U, "buckets after the refusal");
               backwards(trainer);
             }
             trainer.runtime.finish_gradients();
