@@ -180,7 +180,7 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       hold_unsharded(setup_.slot_bytes[decision.slot]);
       Gather gather{decision.ticket, decision.slot, decision.command == Command::regather,
                     std::exchange(last_uses_[decision.slot], {})};
-      gather.after.add(std::exchange(updates_[decision.bucket], {}));
+      gather.after.add(updates_[decision.bucket]);
       words_.requested.fetch_add(1);
       send(bucket, gather);
       break;
@@ -214,6 +214,8 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       Reduce reduce{decision.ticket, decision.slot, reduces_[decision.bucket]++ == 0,
                     std::exchange(contributions_[decision.slot], {}),
                     std::exchange(unwritten_[decision.bucket], nullptr)};
+      // Nothing else orders it behind the last update where this rank has not used the bucket.
+      reduce.after.add(updates_[decision.bucket]);
       if (setup_.whole.empty() || reduce.unwritten != setup_.whole[decision.bucket]) {
         words_.answer.reduced.push_back(decision.bucket);
       }

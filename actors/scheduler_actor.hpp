@@ -51,7 +51,7 @@ class Scheduler final : public Routed<SchedulerActor> {
   Schedule schedule_;
   std::vector<EventSet> last_uses_;      ///< per slot, since its gather
   std::vector<EventSet> contributions_;  ///< per gradient slot, since its reduce
-  std::vector<Event> updates_;           ///< per bucket, since its last gather
+  std::vector<Event> updates_;           ///< per bucket, of its last update
   std::vector<SlotId> gradient_slots_;   ///< per bucket; no_slot: not filling
   std::vector<Ranges> unwritten_;        ///< per bucket, of a gradient being filled
   std::vector<std::uint32_t> reduces_;   ///< per bucket, in this step
