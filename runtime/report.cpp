@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <string_view>
 
 namespace troupe {
@@ -36,6 +37,10 @@ std::string named(std::string_view name) {
   return text;
 }
 
+std::string strategy_text(const Report& report) {
+  return named("strategy") + row_of(report.strategy).name + "\n";
+}
+
 std::string right_aligned(const std::string& text) {
   constexpr std::size_t width = 13;
   return std::string(width - std::min(width, text.size()), ' ') + text;
@@ -48,15 +53,21 @@ std::string memory_text(const Report& report) {
   std::string text = named("memory of rank " + std::to_string(report.rank) + " of " +
                            std::to_string(report.world_size)) +
                      right_aligned("sharded") + right_aligned("unsharded") + "\n";
+  // Where full buffers stay, main weights of fp32 parameters are this rank's part of them.
+  const bool in_slots = row_of(report.strategy).full_buffer == FullBuffer::stays &&
+                        own.main_weights == 0 && whole.main_weights > 0;
   const auto row = [&](const char* name, std::int64_t MemoryReport::* member) {
     text += named(name) + right_aligned(amount(own.*member, unit)) +
             right_aligned(amount(whole.*member, unit)) + "\n";
   };
-  row("  main weights", &MemoryReport::main_weights);
+  row(in_slots ? "  main weights (slots)" : "  main weights", &MemoryReport::main_weights);
   row("  main gradients", &MemoryReport::main_gradients);
   row("  optimizer state", &MemoryReport::optimizer);
   row("  parameter slots", &MemoryReport::parameter_slots);
   row("  gradient slots", &MemoryReport::gradient_slots);
+  if (own.kept_parameters > 0) {
+    row("  kept parameters", &MemoryReport::kept_parameters);
+  }
   text += named("  total") + right_aligned(amount(own.total(), unit)) +
           right_aligned(amount(whole.total(), unit)) + "\n";
   text += named("most held in slots") + amount(own.unsharded_peak, unit) +
@@ -73,6 +84,21 @@ std::string collectives_text(const Report& report) {
     }
   }
   return named("collectives per step") + (list.empty() ? "none" : list) + "\n";
+}
+
+/// "3.000 MB: 1.000 MB all_gather, 2.000 MB reduce_scatter"
+std::string sent_text(const Report& report) {
+  const auto& sent = report.bytes_sent_last_step;
+  const std::uint64_t sum = std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
+  const ByteUnit unit = unit_for(static_cast<std::int64_t>(sum));
+  std::string list;
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    if (sent[op] > 0) {
+      list += (list.empty() ? ": " : ", ") + amount(static_cast<std::int64_t>(sent[op]), unit) +
+              " " + to_string(static_cast<Collective>(op));
+    }
+  }
+  return named("bytes sent per step") + amount(static_cast<std::int64_t>(sum), unit) + list + "\n";
 }
 
 std::string prefetch_text(const ScheduleCounters& schedule) {
@@ -138,8 +164,9 @@ std::string time_text(const Report& report) {
 }  // namespace
 
 std::string to_text(const Report& report) {
-  return memory_text(report) + collectives_text(report) + prefetch_text(report.schedule) +
-         waited_text(report) + time_text(report);
+  return strategy_text(report) + memory_text(report) + collectives_text(report) +
+         sent_text(report) + prefetch_text(report.schedule) + waited_text(report) +
+         time_text(report);
 }
 
 }  // namespace troupe

@@ -33,6 +33,7 @@ struct MemoryReport {
 };
 
 struct Report {
+  Strategy strategy = Strategy::full_shard;
   int rank = 0;
   int world_size = 1;
   std::uint64_t steps = 0;

@@ -193,6 +193,7 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
 
 Report RuntimeImpl::report() const {
   Report report;
+  report.strategy = options.strategy;
   report.rank = context.rank();
   report.world_size = context.size();
   report.steps = steps;

@@ -217,5 +217,34 @@ TEST_CASE("the report prints what is known of the time") {
       std::string::npos);
 }
 
+TEST_CASE("the report prints the strategy, what it holds and what it sends") {
+  const auto at = [](Collective op) { return static_cast<std::size_t>(op); };
+  Report report;
+  report.strategy = Strategy::full_shard;
+  report.memory = {.main_weights = 1'500'000, .parameter_slots = 2'000'000};
+  report.unsharded = {.main_weights = 6'000'000};
+  report.collectives_last_step[at(Collective::all_gather)] = 3;
+  report.bytes_sent_last_step[at(Collective::all_gather)] = 1'000'000;
+  report.bytes_sent_last_step[at(Collective::reduce_scatter)] = 2'500'000;
+  const std::string text = to_text(report);
+  CHECK(text.starts_with("strategy                full_shard\nmemory of rank 0 of 1 "));
+  CHECK(text.find("\n  main weights               1.500 MB     6.000 MB\n") != std::string::npos);
+  CHECK(text.find("kept parameters") == std::string::npos);
+  CHECK(text.find("\ncollectives per step    3 all_gather\n"
+                  "bytes sent per step     3.500 MB: 1.000 MB all_gather, 2.500 MB "
+                  "reduce_scatter\n") != std::string::npos);
+
+  report.memory.kept_parameters = 250'000;
+  CHECK(to_text(report).find("\n  kept parameters            0.250 MB     0.000 MB\n") !=
+        std::string::npos);
+  report.strategy = Strategy::owner_broadcast;
+  report.memory.main_weights = 0;
+  report.bytes_sent_last_step = {};
+  const std::string stays = to_text(report);
+  CHECK(stays.starts_with("strategy                owner_broadcast\n"));
+  CHECK(stays.find("\n  main weights (slots)       0.000 MB     6.000 MB\n") != std::string::npos);
+  CHECK(stays.find("\nbytes sent per step     0.000 kB\n") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace troupe::test
