@@ -5,6 +5,7 @@
 #include "ops.hpp"
 #include "report.hpp"
 #include "sharded.hpp"
+#include "strategy_table.hpp"
 #include <troupe/core/trace.hpp>
 #include <troupe/runtime/chrome_trace.hpp>
 
@@ -15,9 +16,11 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,21 +28,23 @@ namespace gpt {
 
 namespace {
 
-/// Trains the reference as long as `run` was trained and compares.
-Comparison train_reference(const Options& options,
-                           const Corpus& corpus,
-                           const ShardedRun& run,
-                           unsigned cores,
-                           Progress progress) {
+/// Trains the reference as long as the first of `runs` was trained and compares it with all.
+void compare_with_reference(const Options& options,
+                            const Corpus& corpus,
+                            unsigned cores,
+                            Progress progress,
+                            std::span<StrategyRun> runs) {
   ReferenceTrainer reference(options.config, reference_options(options, cores), corpus);
   std::vector<double> losses;
-  for (size_t step = 0; step < run.steps.size(); ++step) {
+  for (size_t step = 0; step < runs.front().run.steps.size(); ++step) {
     const auto begin = std::chrono::steady_clock::now();
     losses.push_back(reference.step());
     progress.show({losses.back(), std::chrono::steady_clock::now() - begin});
   }
   progress.finish();
-  return compare(run, reference, losses);
+  for (StrategyRun& each : runs) {
+    each.comparison = compare(each.run, reference, losses);
+  }
 }
 
 /// What `--trace` asks for. The file is opened before anything is trained, since a wrong path is
@@ -75,6 +80,40 @@ class TraceFile {
   troupe::Trace trace_;
 };
 
+/// None, and a line to `err`, if the trace cannot be written or training has diverged.
+std::optional<ShardedRun> train_strategy(const Options& options,
+                                         const Corpus& corpus,
+                                         TraceFile& trace,
+                                         std::ostream& out,
+                                         std::ostream& err,
+                                         bool terminal) {
+  out << "\nsharded training, " << troupe::row_of(options.strategy).name << "\n" << std::flush;
+  Progress progress(options, out, terminal);
+  const auto warn = [&err](const std::string& text) {
+    err << "gpt: " << text << "\n" << std::flush;
+  };
+  ShardedRun run;
+  try {
+    run = train_sharded(options, corpus, [&](const StepRecord& step) { progress.show(step); },
+                        {.on_failure = warn, .on_warning = warn, .trace = trace.trace()});
+  } catch (const troupe::Error&) {
+    trace.write();
+    throw;
+  }
+  trace.write();
+  progress.finish();
+  if (const std::string error = trace.error(); !error.empty()) {
+    err << "gpt: " << error << "\n";
+    return std::nullopt;
+  }
+  if (!std::isfinite(run.steps.back().loss)) {
+    err << "gpt: training diverged: the loss of step " << run.steps.size()
+        << " is not finite; try a smaller --lr\n";
+    return std::nullopt;
+  }
+  return run;
+}
+
 }  // namespace
 
 int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool terminal) {
@@ -101,41 +140,35 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     return 1;
   }
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  out << heading(options, corpus.text().size(), cores) << "\nsharded training\n" << std::flush;
+  out << heading(options, corpus.text().size(), cores) << std::flush;
 
-  Progress progress(options, out, terminal);
-  const auto warn = [&err](const std::string& text) {
-    err << "gpt: " << text << "\n" << std::flush;
-  };
-  ShardedRun run;
-  try {
-    run = train_sharded(options, corpus, [&](const StepRecord& step) { progress.show(step); },
-                        {.on_failure = warn, .on_warning = warn, .trace = trace.trace()});
-  } catch (const troupe::Error&) {
-    trace.write();
-    throw;
-  }
-  trace.write();
-  progress.finish();
-  if (const std::string error = trace.error(); !error.empty()) {
-    err << "gpt: " << error << "\n";
-    return 1;
-  }
-  if (!std::isfinite(run.steps.back().loss)) {
-    err << "gpt: training diverged: the loss of step " << run.steps.size()
-        << " is not finite; try a smaller --lr\n";
-    return 1;
+  std::vector<StrategyRun> runs;
+  for (const troupe::Strategy strategy : strategies(options)) {
+    Options own = options;
+    own.strategy = strategy;
+    if (auto run = train_strategy(own, corpus, trace, out, err, terminal)) {
+      runs.push_back({.strategy = strategy, .run = *std::move(run)});
+    } else {
+      return 1;
+    }
   }
 
-  std::optional<Comparison> comparison;
   if (options.reference) {
     out << "\nunsharded reference\n" << std::flush;
-    comparison = train_reference(options, corpus, run, cores, Progress(options, out, terminal));
+    compare_with_reference(options, corpus, cores, Progress(options, out, terminal), runs);
   }
-  out << "\n" << summary(options, run, cores) << trace.summary();
-  out << (comparison ? to_text(*comparison) : "final parameters        not compared\n")
-      << std::flush;
-  return comparison ? comparison->exit_code() : 0;
+  out << "\n";
+  if (runs.size() > 1) {
+    out << strategy_table(runs) << std::flush;
+  } else {
+    const StrategyRun& only = runs.front();
+    out << summary(options, only.run, cores) << trace.summary()
+        << (only.comparison ? to_text(*only.comparison) : "final parameters        not compared\n")
+        << std::flush;
+  }
+  const bool equal = std::ranges::all_of(
+      runs, [](const StrategyRun& each) { return !each.comparison || each.comparison->equal(); });
+  return equal ? 0 : 1;
 }
 
 }  // namespace gpt

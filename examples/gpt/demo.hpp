@@ -1,4 +1,5 @@
-// The demo: trains sharded, then unsharded, and reports. Called by main and by tests.
+// The demo: trains sharded, with one strategy or with each in turn, then unsharded, and reports.
+// Called by main and by tests.
 #pragma once
 
 #include "options.hpp"

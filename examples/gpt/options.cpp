@@ -27,6 +27,10 @@ Refusal refusal(std::string line) {
 struct Arguments {
   Options options;
   int64_t ranks = 4;
+  int64_t replicas = 1;
+  int64_t regather = 0;
+  std::string strategy = "full_shard";
+  bool no_overlap = false;
   std::optional<int64_t> slots;
   std::optional<int64_t> prefetch_depth;
   double lr = 1e-3;
@@ -53,6 +57,30 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->default_str("")
       ->group(sharding);
   add("--dtype", arguments.dtype, "of gathered parameters: fp32 or bf16", "TYPE")->group(sharding);
+
+  add("--strategy", arguments.strategy,
+      "owner_broadcast, sharded_optimizer, full_shard, or all: each in turn, compared", "NAME")
+      ->group(sharding);
+  app.add_flag("--no-overlap", arguments.no_overlap,
+               "wait for each collective where it is launched")
+      ->group(sharding);
+  add("--bucket-bytes", options.bucket_bytes,
+      "most that travels together; 0: the strategy's choice", "N")
+      ->group(sharding);
+  app.add_flag("--keep-gradients", options.keep_gradients,
+               "full gradients keep their memory (with sharded_optimizer: ZeRO-1)")
+      ->group(sharding);
+  add("--replicas", arguments.replicas, "copies of the sharded model (HSDP)", "N")->group(sharding);
+  app.add_flag("--sum-at-step-end", options.sum_at_step_end,
+               "sum gradients over the copies once a step, not in every micro-batch")
+      ->group(sharding);
+  app.add_flag("--keep-gathered", options.keep_gathered,
+               "full_shard: gathered parameters stay until the step ends")
+      ->group(sharding);
+  add("--regather", arguments.regather,
+      "full_shard: neighbours that keep what they gathered and do so again alone; 0: all ranks do",
+      "N")
+      ->group(sharding);
 
   const char* const model = "Model";
   add("--layers", options.config.layers, "transformer blocks", "N")->group(model);
@@ -84,8 +112,12 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
     const char* name;
     int64_t value, min, max;
   };
-  const std::array<Limit, 5> limits{
+  constexpr int64_t bytes_max = int64_t{1} << 40;
+  const std::array<Limit, 8> limits{
       {{"ranks", arguments.ranks, 1, ranks_max},
+       {"bucket-bytes", arguments.options.bucket_bytes, 0, bytes_max},
+       {"replicas", arguments.replicas, 1, ranks_max},
+       {"regather", arguments.regather, 0, ranks_max},
        {"slots", arguments.slots.value_or(1), 1, 1026},  // no model has more units
        {"prefetch-depth", arguments.prefetch_depth.value_or(0), 0, 1026},
        {"micro-batches", arguments.options.micro_batches, 1, 1024},
@@ -97,6 +129,27 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
     }
   }
   return std::nullopt;
+}
+
+/// Why `--strategy all` cannot be had with another option.
+std::optional<std::string> not_for_all(const Arguments& arguments) {
+  const std::array<std::pair<const char*, bool>, 5> options{
+      {{"slots", arguments.slots.has_value()},
+       {"replicas", arguments.replicas != 1},
+       {"keep-gathered", arguments.options.keep_gathered},
+       {"regather", arguments.regather != 0},
+       {"trace", !arguments.options.trace.empty()}}};
+  for (const auto& [name, given] : options) {
+    if (given && arguments.strategy == "all") {
+      return std::string(name) + " is not for all strategies alike, so not for --strategy all";
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<troupe::Strategy> strategy_named(const std::string& name) {
+  const auto row = std::ranges::find(troupe::strategies, name, &troupe::StrategyRow::name);
+  return row == troupe::strategies.end() ? std::nullopt : std::optional(row->strategy);
 }
 
 /// A whole number of 64 bits, digits only.
@@ -137,7 +190,20 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
   if (arguments.dtype != "fp32" && arguments.dtype != "bf16") {
     return refusal("dtype is '" + arguments.dtype + "', must be fp32 or bf16");
   }
+  options.all_strategies = arguments.strategy == "all";
+  const auto strategy = strategy_named(arguments.strategy);
+  if (!strategy && !options.all_strategies) {
+    return refusal("strategy is '" + arguments.strategy +
+                   "', must be owner_broadcast, sharded_optimizer, full_shard or all");
+  }
+  if (const auto error = not_for_all(arguments)) {
+    return refusal(*error);
+  }
+  options.strategy = strategy.value_or(options.strategy);
   options.ranks = static_cast<int>(arguments.ranks);
+  options.replicas = static_cast<int>(arguments.replicas);
+  options.regather = static_cast<int>(arguments.regather);
+  options.overlap = !arguments.no_overlap;
   options.slots = narrowed(arguments.slots);
   options.prefetch_depth = narrowed(arguments.prefetch_depth);
   options.seed = *seed;
@@ -154,8 +220,8 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
 std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments) {
   CLI::App app(
       "Trains a byte-level GPT with its parameters, gradients and optimizer state sharded over "
-      "ranks\n(threads of this process, strategy full_shard), then the same GPT unsharded, and "
-      "compares the\nfinal parameters bit by bit.\n\n"
+      "ranks\n(threads of this process), then the same GPT unsharded, and compares the final "
+      "parameters\nbit by bit.\n\n"
       "Exit code: 0 all is equal; 1 a difference, or training failed; 2 a wrong option.",
       "gpt");
   Arguments read;
@@ -176,9 +242,22 @@ ReferenceOptions reference_options(const Options& options, int64_t threads) {
   return {.ranks = options.ranks,
           .micro_batches = options.micro_batches,
           .threads = threads,
+          .replicas = options.replicas,
+          .sum_at_step_end = options.sum_at_step_end,
           .seed = options.seed,
           .bf16_parameters = options.bf16_parameters,
           .optimizer = options.optimizer};
+}
+
+std::vector<troupe::Strategy> strategies(const Options& options) {
+  if (!options.all_strategies) {
+    return {options.strategy};
+  }
+  std::vector<troupe::Strategy> all;
+  for (const troupe::StrategyRow& row : troupe::strategies) {
+    all.push_back(row.strategy);
+  }
+  return all;
 }
 
 int64_t tokens_per_step(const Options& options) {

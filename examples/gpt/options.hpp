@@ -4,6 +4,7 @@
 
 #include "model.hpp"
 #include "reference.hpp"
+#include <troupe/core/strategy.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace gpt {
 
@@ -18,7 +20,16 @@ namespace gpt {
 struct Options {
   Config config = {};
   int ranks = 4;
-  int64_t micro_batches = 1;  // per step
+  troupe::Strategy strategy = troupe::Strategy::full_shard;
+  bool all_strategies = false;  // each in turn; `strategy` is not read
+  bool overlap = true;
+  int64_t bucket_bytes = 0;      // largest bucket; 0: the strategy's own choice
+  bool keep_gradients = false;   // full gradient buffers stay (ZeRO-1)
+  int replicas = 1;              // copies of the sharded model (HSDP)
+  bool sum_at_step_end = false;  // gradients over the copies, instead of behind each reduce
+  bool keep_gathered = false;    // full_shard: parameters stay until the step ends
+  int regather = 0;              // full_shard: ranks that gather a second time together; 0: all
+  int64_t micro_batches = 1;     // per step
   int64_t steps = 150;
   uint64_t seed = 1;  // of initial values and of the choice of batches
   OptimizerOptions optimizer = {};
@@ -43,6 +54,9 @@ std::variant<Options, Refusal> parse_options(std::span<const char* const> argume
 /// What the reference trainer has to be given to do the same.
 /// threads  that compute its simulated ranks, at least 1
 ReferenceOptions reference_options(const Options& options, int64_t threads);
+
+/// The strategies to train with, in the order of the library's table.
+std::vector<troupe::Strategy> strategies(const Options& options);
 
 /// Trained by all ranks together in one step.
 int64_t tokens_per_step(const Options& options);

@@ -45,6 +45,9 @@ Config checked(const Config& config, const ReferenceOptions& options, const Corp
   if (options.ranks < 1 || options.micro_batches < 1 || options.threads < 1) {
     throw std::invalid_argument("ranks, micro_batches and threads must be at least 1");
   }
+  if (options.replicas < 1 || options.ranks % options.replicas != 0) {
+    throw std::invalid_argument("replicas must divide ranks");
+  }
   return config;
 }
 
@@ -96,8 +99,12 @@ ReferenceTrainer::ReferenceTrainer(const Config& config,
       numel_flat += padded(numel(parameter));
     }
   }
-  for (FloatBuffer* buffer : {&weights_, &main_grad_, &micro_batch_grad_, &m_, &v_}) {
+  for (FloatBuffer* buffer :
+       {&weights_, &main_grad_, &micro_batch_grad_, &replica_grad_, &m_, &v_}) {
     *buffer = FloatBuffer(numel_flat);
+  }
+  for (int64_t replica = 1; options_.sum_at_step_end && replica < options_.replicas; ++replica) {
+    replica_main_grads_.emplace_back(numel_flat);
   }
   if (options_.bf16_parameters) {
     compute_weights_ = FloatBuffer(numel_flat);
@@ -116,23 +123,51 @@ ReferenceTrainer::ReferenceTrainer(const Config& config,
   update_compute_weights();
 }
 
-double ReferenceTrainer::step() {
+void ReferenceTrainer::sum_replica(int64_t replica, FloatBuffer& sum) {
+  const size_t count = ranks_.size() / static_cast<size_t>(options_.replicas);
+  const size_t first = static_cast<size_t>(replica) * count;
+  std::ranges::copy(ranks_[first]->gradient.span(), sum.data());
+  for (size_t rank = first + 1; rank < first + count; ++rank) {
+    add(ranks_[rank]->gradient.data(), static_cast<int64_t>(sum.size()), sum.data());
+  }
+}
+
+double ReferenceTrainer::sum_gradients() {
   const auto numel = static_cast<int64_t>(weights_.size());
   double loss = 0;
   for (int64_t micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
     compute_micro_batch(micro_batch);
-    FloatBuffer& sum = micro_batch == 0 ? main_grad_ : micro_batch_grad_;
-    std::ranges::copy(ranks_[0]->gradient.span(), sum.data());
-    auto micro_batch_loss = static_cast<double>(ranks_[0]->loss);
-    for (size_t rank = 1; rank < ranks_.size(); ++rank) {
-      add(ranks_[rank]->gradient.data(), numel, sum.data());
-      micro_batch_loss += static_cast<double>(ranks_[rank]->loss);
-    }
-    if (micro_batch > 0) {
-      add(micro_batch_grad_.data(), numel, main_grad_.data());
+    double micro_batch_loss = 0;
+    for (const auto& rank : ranks_) {
+      micro_batch_loss += static_cast<double>(rank->loss);
     }
     loss += micro_batch_loss;
+    const auto add_or_begin = [&](FloatBuffer& total, const FloatBuffer& part) {
+      if (micro_batch > 0) {
+        add(part.data(), numel, total.data());
+      } else {
+        std::ranges::copy(part.span(), total.data());
+      }
+    };
+    sum_replica(0, micro_batch_grad_);
+    for (int64_t replica = 1; replica < options_.replicas; ++replica) {
+      sum_replica(replica, replica_grad_);
+      if (options_.sum_at_step_end) {
+        add_or_begin(replica_main_grads_[static_cast<size_t>(replica) - 1], replica_grad_);
+      } else {
+        add(replica_grad_.data(), numel, micro_batch_grad_.data());
+      }
+    }
+    add_or_begin(main_grad_, micro_batch_grad_);
   }
+  for (const FloatBuffer& replica : replica_main_grads_) {
+    add(replica.data(), numel, main_grad_.data());
+  }
+  return loss;
+}
+
+double ReferenceTrainer::step() {
+  const double loss = sum_gradients();
   const auto divisor = static_cast<float>(options_.ranks);
   for (float& g : main_grad_.span()) {
     g = g / divisor;

@@ -6,7 +6,11 @@
 // One step, every operation rounded to fp32 unless stated otherwise, for every element alone:
 //   1. per micro-batch, per rank r: g_r, the gradient of that rank's mean loss (Network, overwrite)
 //   2. per micro-batch: s = ((g_0 + g_1) + g_2) + ...                 in rank order
+//      With several replicas of the sharded model, each the next ranks / replicas ranks: the ranks
+//      of each replica by themselves so, then the replicas' sums in order.
 //   3. main grad: G = s of micro-batch 0; then G = G + s of micro-batch 1, 2, ...
+//      With sum_at_step_end each replica has such a G of its own sums; the last of them added, the
+//      replicas' G are added in order.
 //      A micro-batch's loss is not divided by the number of micro-batches.
 //   4. g = G / float(ranks), a division, also when ranks is 1
 //   5. optimizer, with step number t counted from 1:
@@ -63,9 +67,11 @@ float round_to_bf16(float x);
 
 struct ReferenceOptions {
   int64_t ranks = 1;
-  int64_t micro_batches = 1;  // per step
-  int64_t threads = 1;        // that compute ranks; changes time only, not results
-  uint64_t seed = 0;          // of initial values and of data
+  int64_t micro_batches = 1;     // per step
+  int64_t threads = 1;           // that compute ranks; changes time only, not results
+  int64_t replicas = 1;          // of the sharded model, whose sums are added; divides ranks
+  bool sum_at_step_end = false;  // the replicas' sums
+  uint64_t seed = 0;             // of initial values and of data
   bool bf16_parameters = false;
   OptimizerOptions optimizer = {};
 };
@@ -103,6 +109,10 @@ class ReferenceTrainer {
     int64_t numel;
   };
 
+  /// The step's gradients of all ranks into `main_grad_`; returns the sum of losses.
+  double sum_gradients();
+  /// Those of one replica's ranks into `sum`.
+  void sum_replica(int64_t replica, FloatBuffer& sum);
   void compute_micro_batch(int64_t micro_batch);
   void compute_rank(int64_t rank, int64_t micro_batch);
   void update_compute_weights();
@@ -116,7 +126,8 @@ class ReferenceTrainer {
   const Corpus& corpus_;
   // Owned, all of the same flat size: every parameter, padded with zeros to whole cache lines.
   FloatBuffer weights_, compute_weights_;  // compute_weights_: as rounded, if bf16_parameters
-  FloatBuffer main_grad_, micro_batch_grad_;
+  FloatBuffer main_grad_, micro_batch_grad_, replica_grad_;
+  std::vector<FloatBuffer> replica_main_grads_;  // of replicas 1 and up, if sum_at_step_end
   FloatBuffer m_, v_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   int64_t step_count_ = 0;

@@ -1,45 +1,16 @@
 #include "report.hpp"
 
+#include "text.hpp"
 #include <troupe/runtime/report.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace gpt {
 
 namespace {
-
-/// printf into a string; for short texts, longer ones are cut.
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
-}
-
-/// "1 272 064": groups of three digits.
-std::string grouped(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (size_t end = digits.size(); end > 3; end -= 3) {
-    digits.insert(end - 3, 1, ' ');
-  }
-  return digits;
-}
-
-std::string count_of(int64_t count, const std::string& noun) {
-  const bool hisses = noun.ends_with("s") || noun.ends_with("ch");
-  return grouped(count) + " " + noun + (count == 1 ? "" : hisses ? "es" : "s");
-}
-
-/// A line of the report: a name in a column, then what there is to say.
-std::string line(std::string name, const std::string& text) {
-  name.resize(std::max<size_t>(name.size() + 1, 24), ' ');
-  return name + text + "\n";
-}
 
 /// "nan" whatever its sign, which says nothing.
 std::string loss_text(double loss) {
@@ -112,6 +83,30 @@ std::string waiting(const ShardedRun& run, unsigned cores) {
   return text;
 }
 
+std::string strategy_names(const Options& options) {
+  std::string names;
+  for (const troupe::Strategy strategy : strategies(options)) {
+    names += (names.empty() ? "" : ", then ") + std::string(troupe::row_of(strategy).name);
+  }
+  return names;
+}
+
+/// What the strategy is told beside its defaults, "; …" for each.
+std::string variant(const Options& options) {
+  std::string text;
+  const auto add = [&text](bool given, const std::string& what) {
+    text += given ? "; " + what : "";
+  };
+  add(!options.overlap, "no overlap");
+  add(options.bucket_bytes > 0, "buckets of at most " + count_of(options.bucket_bytes, "byte"));
+  add(options.keep_gradients, "gradients kept");
+  add(options.replicas > 1, count_of(options.replicas, "replica") +
+                                (options.sum_at_step_end ? ", summed at the end of a step" : ""));
+  add(options.keep_gathered, "parameters kept gathered");
+  add(options.regather > 0, "gathered again among " + count_of(options.regather, "rank"));
+  return text;
+}
+
 }  // namespace
 
 std::string heading(const Options& options, size_t text_bytes, unsigned cores) {
@@ -139,8 +134,9 @@ std::string heading(const Options& options, size_t text_bytes, unsigned cores) {
                               formatted(", lr %g, seed ", double{options.optimizer.lr}) +
                               std::to_string(options.seed) + "; parameters gathered in " +
                               (options.bf16_parameters ? "bf16" : "fp32")) +
-         line("sharding", "full_shard over " + count_of(options.ranks, "rank") +
-                              " (threads of this process) on " + count_of(cores, "core"));
+         line("sharding", strategy_names(options) + " over " + count_of(options.ranks, "rank") +
+                              " (threads of this process) on " + count_of(cores, "core") +
+                              variant(options));
 }
 
 std::string trace_line(const std::string& path, const troupe::Trace& trace) {

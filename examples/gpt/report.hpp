@@ -55,8 +55,6 @@ struct Comparison {
   int64_t losses_different = 0;
 
   [[nodiscard]] bool equal() const { return numel_different == 0 && losses_different == 0; }
-  /// Of the process.
-  [[nodiscard]] int exit_code() const { return equal() ? 0 : 1; }
 };
 
 /// reference_losses  of each step

@@ -9,9 +9,16 @@ namespace gpt {
 namespace {
 
 troupe::Options runtime_options(const Options& options) {
-  return {.strategy = troupe::Strategy::full_shard,
+  return {.strategy = options.strategy,
+          .mesh = {.replicate = options.replicas},
+          .overlap = options.overlap,
+          .reshard_after_forward = !options.keep_gathered,
+          .regather_group_size = options.regather,
+          .free_full_gradients = !options.keep_gradients,
           .slots = options.slots,
-          .prefetch_depth = options.prefetch_depth};
+          .prefetch_depth = options.prefetch_depth,
+          .bucket_bytes = options.bucket_bytes,
+          .sum_replicas_at_step_end = options.sum_at_step_end};
 }
 
 std::variant<troupe::AdamW, troupe::Sgd> make_optimizer(const OptimizerOptions& options) {

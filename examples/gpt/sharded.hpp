@@ -2,7 +2,8 @@
 // with its own Network on the thread that calls; the runtime gathers what a unit needs, sums
 // gradients over the ranks and updates this rank's shards.
 // Guarantees: losses and parameters equal those of ReferenceTrainer bit by bit (reference.hpp,
-// [Note: order of operations]), for any number of ranks, slots and any prefetch depth.
+// [Note: order of operations]), for every strategy, any number of ranks, slots and any prefetch
+// depth.
 // Errors: troupe::Error.
 #pragma once
 
@@ -85,9 +86,9 @@ struct ShardedRun {
   std::vector<std::vector<std::vector<float>>> weights;
 };
 
-/// Trains `options.steps` steps on as many threads as there are ranks. Throws troupe::Error with
-/// the first failure of any rank.
-/// on_step  called after each step, by rank 0's thread
+/// Trains `options.steps` steps with `options.strategy` on as many threads as there are ranks.
+/// Throws troupe::Error with the first failure of any rank. on_step  called after each step, by
+/// rank 0's thread
 ShardedRun train_sharded(const Options& options,
                          const Corpus& corpus,
                          const std::function<void(const StepRecord&)>& on_step = {},

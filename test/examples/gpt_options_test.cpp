@@ -30,6 +30,15 @@ TEST_CASE("without arguments the defaults hold") {
   const Options options = good({});
   CHECK(options.config == Config{});
   CHECK(options.ranks == 4);
+  CHECK(options.strategy == troupe::Strategy::full_shard);
+  CHECK_FALSE(options.all_strategies);
+  CHECK(options.overlap);
+  CHECK(options.bucket_bytes == 0);
+  CHECK_FALSE(options.keep_gradients);
+  CHECK(options.replicas == 1);
+  CHECK_FALSE(options.sum_at_step_end);
+  CHECK_FALSE(options.keep_gathered);
+  CHECK(options.regather == 0);
   CHECK(options.micro_batches == 1);
   CHECK(options.optimizer.kind == OptimizerOptions::Kind::adamw);
   CHECK(options.optimizer.lr == 1e-3F);
@@ -77,14 +86,60 @@ TEST_CASE("every option arrives") {
   CHECK(reference.optimizer.lr == 0.25F);
 }
 
+TEST_CASE("a strategy and its variants arrive") {
+  const Options options =
+      good({"--ranks", "8", "--strategy", "sharded_optimizer", "--no-overlap", "--bucket-bytes",
+            "4096", "--keep-gradients", "--replicas", "2", "--sum-at-step-end"});
+  CHECK(options.strategy == troupe::Strategy::sharded_optimizer);
+  CHECK(strategies(options) == std::vector{troupe::Strategy::sharded_optimizer});
+  CHECK_FALSE(options.overlap);
+  CHECK(options.bucket_bytes == 4096);
+  CHECK(options.keep_gradients);
+  CHECK(options.replicas == 2);
+  CHECK(options.sum_at_step_end);
+  const ReferenceOptions reference = reference_options(options, 1);
+  CHECK(reference.replicas == 2);
+  CHECK(reference.sum_at_step_end);
+  CHECK(good({"--keep-gathered"}).keep_gathered);
+  CHECK(good({"--regather", "2"}).regather == 2);
+  CHECK(good({"--strategy", "owner_broadcast"}).strategy == troupe::Strategy::owner_broadcast);
+
+  const Options all = good({"--strategy", "all", "--no-overlap", "--keep-gradients"});
+  CHECK(all.all_strategies);
+  CHECK(strategies(all) == std::vector{troupe::Strategy::owner_broadcast,
+                                       troupe::Strategy::sharded_optimizer,
+                                       troupe::Strategy::full_shard});
+}
+
 TEST_CASE("help is a text that lists every option, and no mistake") {
   for (const char* name : {"--help", "-h"}) {
     const Refusal help = bad({"--ranks", "2", name});
     CHECK(help.exit_code == 0);
-    for (const char* option :
-         {"--ranks", "--layers", "--width", "--heads", "--sequence", "--batch", "--micro-batches",
-          "--steps", "--lr", "--seed", "--prefetch-depth", "--slots", "--dtype", "--data",
-          "--optimizer", "--no-reference", "--trace"}) {
+    for (const char* option : {"--ranks",
+                               "--layers",
+                               "--width",
+                               "--heads",
+                               "--sequence",
+                               "--batch",
+                               "--micro-batches",
+                               "--steps",
+                               "--lr",
+                               "--seed",
+                               "--prefetch-depth",
+                               "--slots",
+                               "--dtype",
+                               "--data",
+                               "--optimizer",
+                               "--no-reference",
+                               "--trace",
+                               "--strategy",
+                               "--no-overlap",
+                               "--bucket-bytes",
+                               "--keep-gradients",
+                               "--replicas",
+                               "--sum-at-step-end",
+                               "--keep-gathered",
+                               "--regather"}) {
       CAPTURE(option);
       CHECK(help.text.find(option) != std::string::npos);
     }
@@ -109,6 +164,21 @@ TEST_CASE("a wrong value is answered with one line that names it and what is exp
       {{"--micro-batches", "0"}, "micro-batches is 0, must be from 1 to 1024"},
       {{"--steps", "0"}, "steps is 0, must be from 1 to 1000000"},
       {{"--slots", "0"}, "slots is 0, must be from 1 to 1026"},
+      {{"--strategy", "zero"},
+       "strategy is 'zero', must be owner_broadcast, sharded_optimizer, full_shard or all"},
+      {{"--bucket-bytes", "-1"}, "bucket-bytes is -1, must be from 0 to 1099511627776"},
+      {{"--replicas", "0"}, "replicas is 0, must be from 1 to 256"},
+      {{"--regather", "-1"}, "regather is -1, must be from 0 to 256"},
+      {{"--strategy", "all", "--slots", "3"},
+       "slots is not for all strategies alike, so not for --strategy all"},
+      {{"--strategy", "all", "--replicas", "2"},
+       "replicas is not for all strategies alike, so not for --strategy all"},
+      {{"--strategy", "all", "--keep-gathered"},
+       "keep-gathered is not for all strategies alike, so not for --strategy all"},
+      {{"--strategy", "all", "--regather", "2"},
+       "regather is not for all strategies alike, so not for --strategy all"},
+      {{"--strategy", "all", "--trace", "t.json"},
+       "trace is not for all strategies alike, so not for --strategy all"},
       {{"--prefetch-depth", "-1"}, "prefetch-depth is -1, must be from 0 to 1026"},
       {{"--lr", "0"}, "lr is 0, must be above 0 and at most 100"},
       {{"--lr", "1e-60"}, "lr is 1e-60, must be above 0 and at most 100"},

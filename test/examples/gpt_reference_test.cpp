@@ -120,6 +120,42 @@ TEST_CASE("three ranks are added in rank order and truly divided") {
   CHECK(order_matters > 0);
 }
 
+TEST_CASE("the ranks of each replica are added first, then the replicas, in order") {
+  const Corpus text = corpus();
+  const Tensors weights(small);
+  fill_initial(weights, 6);
+  const Tensors g00(small), g01(small), g02(small), g03(small);  // micro-batch, rank
+  const Tensors g10(small), g11(small), g12(small), g13(small);
+  const Tensors* const gradients[2][4]{{&g00, &g01, &g02, &g03}, {&g10, &g11, &g12, &g13}};
+  for (int64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      compute(text, weights, micro_batch, rank, 4, 6, *gradients[micro_batch][rank]);
+    }
+  }
+  for (const bool at_step_end : {false, true}) {
+    CAPTURE(at_step_end);
+    ReferenceTrainer trainer(
+        small,
+        {.ranks = 4, .micro_batches = 2, .replicas = 2, .sum_at_step_end = at_step_end, .seed = 6},
+        text);
+    trainer.step();
+    size_t wrong = 0;
+    size_t order_matters = 0;
+    for (size_t k = 0; k < weights.at(1, block::wqkv).size(); ++k) {
+      const auto at = [&](const Tensors& t) { return t.at(1, block::wqkv)[k]; };
+      const float each_time =
+          ((at(g00) + at(g01)) + (at(g02) + at(g03))) + ((at(g10) + at(g11)) + (at(g12) + at(g13)));
+      const float once =
+          ((at(g00) + at(g01)) + (at(g10) + at(g11))) + ((at(g02) + at(g03)) + (at(g12) + at(g13)));
+      const float sum = at_step_end ? once : each_time;
+      wrong += trainer.gradient(1, block::wqkv)[k] == sum / 4.0F ? 0U : 1U;
+      order_matters += each_time == once ? 0U : 1U;
+    }
+    CHECK(wrong == 0);
+    CHECK(order_matters > 0);
+  }
+}
+
 TEST_CASE("the number of threads changes nothing") {
   const Corpus text = corpus();
   ReferenceOptions options{.ranks = 4, .micro_batches = 2, .seed = 1};
@@ -224,6 +260,8 @@ TEST_CASE("the loss falls from that of a uniform guess") {
 TEST_CASE("options that make no sense are refused") {
   const Corpus text = corpus();
   CHECK_THROWS_AS(ReferenceTrainer(small, {.ranks = 0}, text), std::invalid_argument);
+  CHECK_THROWS_AS(ReferenceTrainer(small, {.ranks = 3, .replicas = 2}, text),
+                  std::invalid_argument);
   CHECK_THROWS_AS(ReferenceTrainer({.layers = 1, .sequence = 16}, {}, text), std::invalid_argument);
 }
 

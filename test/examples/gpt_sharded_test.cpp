@@ -83,6 +83,60 @@ TEST_CASE("parameters and losses are the reference's for every number of ranks a
   }
 }
 
+TEST_CASE("parameters and losses are the reference's with every strategy and variant") {
+  struct Variant {
+    const char* name;
+    void (*set)(Options&);
+    int ranks_divisor = 1;
+  };
+  const Variant variants[]{
+      {"owner_broadcast", [](Options& o) { o.strategy = troupe::Strategy::owner_broadcast; }},
+      {"owner_broadcast, fused",
+       [](Options& o) {
+         o.strategy = troupe::Strategy::owner_broadcast;
+         o.bucket_bytes = 4096;
+       }},
+      {"sharded_optimizer", [](Options& o) { o.strategy = troupe::Strategy::sharded_optimizer; }},
+      {"sharded_optimizer, gradients kept",
+       [](Options& o) {
+         o.strategy = troupe::Strategy::sharded_optimizer;
+         o.keep_gradients = true;
+       }},
+      {"full_shard", [](Options&) {}},
+      {"full_shard, parameters kept", [](Options& o) { o.keep_gathered = true; }},
+      {"full_shard, gathered again among two", [](Options& o) { o.regather = 2; }, 2},
+      {"full_shard, two replicas", [](Options& o) { o.replicas = 2; }, 2},
+      {"full_shard, two replicas, summed once",
+       [](Options& o) {
+         o.replicas = 2;
+         o.sum_at_step_end = true;
+       },
+       2}};
+  const Corpus text = corpus(small.sequence);
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    for (const Variant& variant : variants) {
+      for (const bool overlap : {true, false}) {
+        if (ranks % variant.ranks_divisor != 0) {
+          continue;
+        }
+        CAPTURE(ranks);
+        CAPTURE(std::string(variant.name));
+        CAPTURE(overlap);
+        Options options = options_of(ranks);
+        options.micro_batches = 2;
+        options.overlap = overlap;
+        variant.set(options);
+        const ShardedRun run = train(options, text);
+        const Comparison comparison = compared(options, text, run);
+        CHECK_MESSAGE(comparison.equal(), to_text(comparison));
+        for (const troupe::Report& report : run.reports) {
+          CHECK(report.strategy == options.strategy);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("slots and prefetch depth change no bit") {
   const Corpus text = corpus(small.sequence);
   Options options = options_of(3);
