@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <troupe/core/mesh.hpp>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -131,18 +133,30 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
   return std::nullopt;
 }
 
-/// Why `--strategy all` cannot be had with another option.
-std::optional<std::string> not_for_all(const Arguments& arguments) {
-  const std::array<std::pair<const char*, bool>, 5> options{
-      {{"slots", arguments.slots.has_value()},
-       {"replicas", arguments.replicas != 1},
-       {"keep-gathered", arguments.options.keep_gathered},
-       {"regather", arguments.regather != 0},
-       {"trace", !arguments.options.trace.empty()}}};
-  for (const auto& [name, given] : options) {
-    if (given && arguments.strategy == "all") {
-      return std::string(name) + " is not for all strategies alike, so not for --strategy all";
+/// Why these options cannot be had together, as far as it is known without a model.
+std::optional<std::string> combination_refused(const Options& options) {
+  if (options.all_strategies && !options.trace.empty()) {
+    return "trace is of one training, so not for --strategy all";
+  }
+  for (const troupe::Strategy strategy : strategies(options)) {
+    Options own = options;
+    own.strategy = strategy;
+    if (const auto valid = troupe::validate(runtime_options(own)); !valid) {
+      return valid.failure().text;
     }
+    if (options.slots && (strategy != troupe::Strategy::full_shard || options.keep_gathered)) {
+      return "slots is " + std::to_string(*options.slots) + ", but with " +
+             troupe::row_of(strategy).name + (options.keep_gathered ? " and keep-gathered" : "") +
+             " each bucket has memory of its own; leave it out";
+    }
+  }
+  const auto mesh = troupe::resolve(runtime_options(options).mesh, options.ranks);
+  if (!mesh) {
+    return mesh.failure().text;
+  }
+  if (options.regather > 0 && mesh.value().shard % options.regather != 0) {
+    return "regather is " + std::to_string(options.regather) +
+           ", must divide the ranks that share a copy, " + std::to_string(mesh.value().shard);
   }
   return std::nullopt;
 }
@@ -196,9 +210,6 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
     return refusal("strategy is '" + arguments.strategy +
                    "', must be owner_broadcast, sharded_optimizer, full_shard or all");
   }
-  if (const auto error = not_for_all(arguments)) {
-    return refusal(*error);
-  }
   options.strategy = strategy.value_or(options.strategy);
   options.ranks = static_cast<int>(arguments.ranks);
   options.replicas = static_cast<int>(arguments.replicas);
@@ -212,6 +223,9 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
   options.optimizer.lr = lr;
   options.bf16_parameters = arguments.dtype == "bf16";
   options.reference = !arguments.no_reference;
+  if (const auto error = combination_refused(options)) {
+    return refusal(*error);
+  }
   return options;
 }
 
@@ -236,6 +250,19 @@ std::variant<Options, Refusal> parse_options(std::span<const char* const> argume
     return refusal(error.what());
   }
   return checked(read);
+}
+
+troupe::Options runtime_options(const Options& options) {
+  return {.strategy = options.strategy,
+          .mesh = {.replicate = options.replicas},
+          .overlap = options.overlap,
+          .reshard_after_forward = !options.keep_gathered,
+          .regather_group_size = options.regather,
+          .free_full_gradients = !options.keep_gradients,
+          .slots = options.slots,
+          .prefetch_depth = options.prefetch_depth,
+          .bucket_bytes = options.bucket_bytes,
+          .sum_replicas_at_step_end = options.sum_at_step_end};
 }
 
 ReferenceOptions reference_options(const Options& options, int64_t threads) {

@@ -5,6 +5,7 @@
 #include "model.hpp"
 #include "reference.hpp"
 #include <troupe/core/strategy.hpp>
+#include <troupe/runtime/options.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -50,6 +51,9 @@ struct Refusal {
 /// Reads the arguments that follow the program's name. A wrong option, value or combination is a
 /// Refusal whose line names it and what is expected; whether the data can be read is not looked at.
 std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments);
+
+/// What the runtime has to be given. `all_strategies` is not read.
+troupe::Options runtime_options(const Options& options);
 
 /// What the reference trainer has to be given to do the same.
 /// threads  that compute its simulated ranks, at least 1

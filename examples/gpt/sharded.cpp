@@ -8,19 +8,6 @@ namespace gpt {
 
 namespace {
 
-troupe::Options runtime_options(const Options& options) {
-  return {.strategy = options.strategy,
-          .mesh = {.replicate = options.replicas},
-          .overlap = options.overlap,
-          .reshard_after_forward = !options.keep_gathered,
-          .regather_group_size = options.regather,
-          .free_full_gradients = !options.keep_gradients,
-          .slots = options.slots,
-          .prefetch_depth = options.prefetch_depth,
-          .bucket_bytes = options.bucket_bytes,
-          .sum_replicas_at_step_end = options.sum_at_step_end};
-}
-
 std::variant<troupe::AdamW, troupe::Sgd> make_optimizer(const OptimizerOptions& options) {
   if (options.kind == OptimizerOptions::Kind::sgd) {
     return troupe::Sgd({.learning_rate = options.lr});

@@ -170,15 +170,25 @@ TEST_CASE("a wrong value is answered with one line that names it and what is exp
       {{"--replicas", "0"}, "replicas is 0, must be from 1 to 256"},
       {{"--regather", "-1"}, "regather is -1, must be from 0 to 256"},
       {{"--strategy", "all", "--slots", "3"},
-       "slots is not for all strategies alike, so not for --strategy all"},
+       "slots is 3, but with owner_broadcast each bucket has memory of its own; leave it out"},
+      {{"--keep-gathered", "--slots", "3"},
+       "slots is 3, but with full_shard and keep-gathered each bucket has memory of its own; "
+       "leave it out"},
       {{"--strategy", "all", "--replicas", "2"},
-       "replicas is not for all strategies alike, so not for --strategy all"},
+       "Options::mesh.replicate is 2; expected 1 under Strategy::owner_broadcast: a parameter has "
+       "one owner, not one in each copy"},
+      {{"--replicas", "3"},
+       "mesh.replicate is 3, which does not divide the world size, 4; what would do: 1, 2, 4"},
+      {{"--regather", "3"}, "regather is 3, must divide the ranks that share a copy, 4"},
       {{"--strategy", "all", "--keep-gathered"},
-       "keep-gathered is not for all strategies alike, so not for --strategy all"},
-      {{"--strategy", "all", "--regather", "2"},
-       "regather is not for all strategies alike, so not for --strategy all"},
+       "Options::reshard_after_forward is false; expected true under Strategy::owner_broadcast: "
+       "parameters stay anyway"},
+      {{"--strategy", "sharded_optimizer", "--regather", "2"},
+       "Options::regather_group_size is 2; expected 0 under Strategy::sharded_optimizer: nothing "
+       "is "
+       "gathered twice"},
       {{"--strategy", "all", "--trace", "t.json"},
-       "trace is not for all strategies alike, so not for --strategy all"},
+       "trace is of one training, so not for --strategy all"},
       {{"--prefetch-depth", "-1"}, "prefetch-depth is -1, must be from 0 to 1026"},
       {{"--lr", "0"}, "lr is 0, must be above 0 and at most 100"},
       {{"--lr", "1e-60"}, "lr is 1e-60, must be above 0 and at most 100"},
