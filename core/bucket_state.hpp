@@ -1,14 +1,16 @@
 /// The life of a bucket on one rank, as one table. The bucket actor, the tests and
 /// docs/bucket-life.md all read these rows.
 ///
-///     state       memory held (full_shard)                leaves on → to
-///     sharded     own shard                               gather → gathering
-///     gathering   shard + full buffer; the gather is      use → in_use; evict, step_end → sharded
-///                 requested or in flight, nobody has
-///                 used it yet
-///     in_use      shard + full buffer, n ≥ 1 uses         use, release → in_use; release_last →
-///     ready ready       shard + full buffer, not in use         use → in_use; evict, step_end →
-///     sharded failed      shard                                   nothing
+///     state       memory held                leaves on → to
+///     sharded     own shard                  gather → gathering
+///     gathering   shard + full buffer        use → in_use; evict, step_end → sharded
+///     in_use      shard + full buffer        use, release → in_use; release_last → ready
+///     ready       shard + full buffer        use → in_use; evict, step_end → sharded
+///     failed      shard                      nothing
+///
+/// gathering: the gather is requested or in flight, nobody has used it yet; in_use: n ≥ 1 uses.
+/// Where full buffers stay (`FullBuffer::stays`), there is one in every state, but what is in it is
+/// current only from gathering to ready.
 ///
 /// A state advances in program order, by the scheduler's messages, never by a completion: a use of
 /// a `gathering` bucket waits for the gather's event, and the next writer of an evicted slot does
