@@ -90,10 +90,21 @@ inline SimulationOptions timed_simulation(const TimedLayers& layers) {
   options.ranks = layers.ranks;
   options.network.one_link = layers.one_link;
   options.network.time = [layers](const CollectiveCall& call, int) {
-    return call.bucket == no_bucket                ? Duration::zero()
-           : call.op == Collective::all_gather     ? layers.gather
-           : call.op == Collective::reduce_scatter ? layers.reduce
-                                                   : Duration::zero();
+    if (call.bucket == no_bucket) {
+      return Duration::zero();
+    }
+    switch (call.op) {
+      case Collective::all_gather:
+      case Collective::broadcast:
+        return layers.gather;
+      case Collective::reduce_scatter:
+      case Collective::reduce:
+        return layers.reduce;
+      case Collective::all_reduce:
+      case Collective::barrier:
+        break;
+    }
+    return Duration::zero();
   };
   return options;
 }
