@@ -13,11 +13,23 @@ constexpr const char* one_list = "3: launches are a function of the program";
 constexpr const char* retire_once = "4: a completion retires exactly its own ticket";
 constexpr const char* answered = "8: every request is answered once";
 
+/// What the options make of the schedule, written down once more.
+SchedulePlan schedule_plan_of(const Runtime& runtime) {
+  const Options& options = runtime.options();
+  ScheduleRules rules{.agreed = options.strategy != Strategy::full_shard,
+                      .regather = options.regather_group_size > 0};
+  if (options.mesh.replicate > 1) {
+    rules.replica_sum =
+        options.sum_replicas_at_step_end ? ReplicaSum::at_step_end : ReplicaSum::every_reduce;
+  }
+  return make_schedule_plan(runtime.model(), runtime.bucket_plan(), runtime.memory_plan(), rules);
+}
+
 bool is_decision(Sent::Kind kind) {
   return kind == Sent::Kind::gather || kind == Sent::Kind::begin_use ||
          kind == Sent::Kind::end_use || kind == Sent::Kind::evict ||
          kind == Sent::Kind::contribute || kind == Sent::Kind::reduce ||
-         kind == Sent::Kind::step_end;
+         kind == Sent::Kind::sum_replicas || kind == Sent::Kind::step_end;
 }
 
 }  // namespace
@@ -27,24 +39,24 @@ Invariants::Invariants(Simulation& simulation, int reference_rank)
       reference_rank_(reference_rank),
       ranks_(static_cast<std::size_t>(simulation.ranks())) {}
 
-void Invariants::runtime_begins(int rank, Runtime& runtime) {
-  RankView& own = view(rank);
+void Invariants::runtime_begins(int rank, std::uint32_t number, Runtime& runtime) {
+  RuntimeView& own = view({ActorTag::Kind::scheduler, rank, number});
   own.runtime = &runtime;
   own.buckets.resize(runtime.bucket_plan().buckets.size());
   if (rank == reference_rank_) {
-    own.plan = std::make_unique<SchedulePlan>(
-        make_schedule_plan(runtime.model(), runtime.bucket_plan(), runtime.memory_plan()));
+    own.plan = std::make_unique<SchedulePlan>(schedule_plan_of(runtime));
     own.reference = std::make_unique<testing::ReferenceSchedule>(*own.plan);
   }
 }
 
-void Invariants::runtime_ends(int rank) {
-  view(rank).runtime = nullptr;
-  view(rank).reference.reset();
+void Invariants::runtime_ends(int rank, std::uint32_t number) {
+  RuntimeView& own = view({ActorTag::Kind::scheduler, rank, number});
+  own.runtime = nullptr;
+  own.reference.reset();
 }
 
 Invariants::BucketView& Invariants::bucket(const ActorTag& tag) {
-  std::vector<BucketView>& buckets = view(tag.rank).buckets;
+  std::vector<BucketView>& buckets = view(tag).buckets;
   if (tag.bucket >= buckets.size()) {
     buckets.resize(tag.bucket + 1);
   }
@@ -66,11 +78,11 @@ void Invariants::sent(const Sent& message) {
     own.stopped =
         own.stopped || message.kind == Sent::Kind::abandon || message.kind == Sent::Kind::stop;
     if (is_decision(message.kind)) {
-      own.decisions.push_back(message);
+      view(message.to).decisions.push_back(message);
       slots_as_planned(message);
     }
   } else if (message.to.kind == ActorTag::Kind::scheduler) {
-    own.scheduler_mail.push_back(message);
+    view(message.to).scheduler_mail.push_back(message);
   }
   tickets_retire_once(message);
 }
@@ -87,12 +99,15 @@ void Invariants::handled(const ActorTag& actor) {
     mail.pop_front();
     state_changes_by_the_table(actor, message);
   } else if (actor.kind == ActorTag::Kind::scheduler) {
-    RankView& own = view(actor.rank);
+    RuntimeView& own = view(actor);
     const Sent event = own.scheduler_mail.front();
     own.scheduler_mail.pop_front();
-    if (event.kind == Sent::Kind::trainer_event && own.runtime != nullptr && !own.stopped) {
+    if (event.kind == Sent::Kind::trainer_event && own.runtime != nullptr &&
+        !view(actor.rank).stopped) {
       bytes_as_planned(actor.rank);
-      decisions_follow_the_rules(actor.rank, event);
+      ahead_as_planned(actor);
+      order_is_of_rank_0(event);
+      decisions_follow_the_rules(event);
     }
     own.decisions.clear();
   }
@@ -108,7 +123,8 @@ void Invariants::state_changes_by_the_table(const ActorTag& tag, const Sent& mes
   if (message.kind == Kind::abandon || message.kind == Kind::stop) {
     own.life = Life::failed;
   } else if (before == Life::failed || !is_decision(message.kind) ||
-             message.kind == Kind::contribute || message.kind == Kind::reduce) {
+             message.kind == Kind::contribute || message.kind == Kind::reduce ||
+             message.kind == Kind::sum_replicas) {
     // stays
   } else if (message.kind == Kind::gather) {
     row = before == Life::sharded;
@@ -127,7 +143,7 @@ void Invariants::state_changes_by_the_table(const ActorTag& tag, const Sent& mes
   if (!row) {
     simulation_.violated(table, place(tag) + "no row for '" + to_string(message) + "'");
   }
-  if (Runtime* runtime = view(tag.rank).runtime; runtime != nullptr) {
+  if (Runtime* runtime = view(tag).runtime; runtime != nullptr) {
     const auto right = static_cast<int>(own.life);
     const auto found = static_cast<int>(runtime->impl().state(tag.bucket));
     if (found != right) {
@@ -163,12 +179,20 @@ void Invariants::tickets_retire_once(const Sent& message) {
   switch (message.kind) {
     case Sent::Kind::gather:
     case Sent::Kind::reduce:
+    case Sent::Kind::sum_replicas: {
       if (message.ticket <= own.last_requested) {
         wrong("comes after ticket " + std::to_string(own.last_requested));
       }
-      own.last_requested = message.ticket;
-      own.open.emplace(message.ticket, message.to.bucket);
+      const Runtime* runtime = view(message.to).runtime;
+      const bool summed = message.kind == Sent::Kind::reduce && runtime != nullptr &&
+                          runtime->options().mesh.replicate > 1 &&
+                          !runtime->options().sum_replicas_at_step_end;
+      own.last_requested = message.ticket + (summed ? 1 : 0);  // the second sums the replicas
+      for (Ticket ticket = message.ticket; ticket <= own.last_requested; ++ticket) {
+        own.open.emplace(ticket, message.to);
+      }
       break;
+    }
     case Sent::Kind::stream_done: {
       const auto found = own.streaming.find(message.ticket);
       if (found != own.streaming.end() && std::exchange(found->second, true)) {
@@ -178,7 +202,7 @@ void Invariants::tickets_retire_once(const Sent& message) {
     }
     case Sent::Kind::completed: {
       const auto found = own.open.find(message.ticket);
-      if (found == own.open.end() || found->second != message.to.bucket) {
+      if (found == own.open.end() || found->second != message.to) {
         wrong("is completed, but was not requested from this bucket, or twice");
         break;
       }

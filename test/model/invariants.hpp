@@ -9,6 +9,7 @@
 #include "troupe/runtime/runtime.hpp"
 #include "troupe/test/core/schedule_reference.hpp"
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -24,9 +25,9 @@ class Invariants final : public Watcher {
   /// same.
   Invariants(Simulation& simulation, int reference_rank);
 
-  /// From here to `runtime_ends` the rank's runtime is looked at.
-  void runtime_begins(int rank, Runtime& runtime);
-  void runtime_ends(int rank);
+  /// From here to `runtime_ends` a runtime of the rank is looked at. `number` counts them, from 1.
+  void runtime_begins(int rank, std::uint32_t number, Runtime& runtime);
+  void runtime_ends(int rank, std::uint32_t number);
 
   // Watcher
   void sent(const Sent& message) override;
@@ -54,21 +55,27 @@ class Invariants final : public Watcher {
     bool used = false;
     SlotId gradient_slot = no_slot;
   };
-  struct RankView {
+  struct RuntimeView {
     Runtime* runtime = nullptr;
     std::vector<BucketView> buckets;
     std::deque<Sent> scheduler_mail;
-    std::vector<Sent> decisions;       ///< of the event at hand
-    std::map<Ticket, BucketId> open;   ///< requested from a bucket, not completed
+    std::vector<Sent> decisions;  ///< of the event at hand
+    std::unique_ptr<SchedulePlan> plan;
+    std::unique_ptr<testing::ReferenceSchedule> reference;
+    std::vector<AgreedOrder> recorded;  ///< per step, by the reference
+    std::size_t adopted = 0;            ///< orders, so far
+  };
+  struct RankView {
+    std::array<RuntimeView, 2> runtimes;
+    std::map<Ticket, ActorTag> open;   ///< requested from a bucket, not completed
     std::map<Ticket, bool> streaming;  ///< launched; whether the end on the stream was reported
     Ticket last_requested = 0;
     std::size_t launched = 0;
     bool stopped = false;  ///< it has failed, or a trainer's exception has abandoned a use
-    std::unique_ptr<SchedulePlan> plan;
-    std::unique_ptr<testing::ReferenceSchedule> reference;
   };
 
   RankView& view(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  RuntimeView& view(const ActorTag& tag) { return view(tag.rank).runtimes.at(tag.runtime - 1); }
   BucketView& bucket(const ActorTag& tag);
   static std::string place(const ActorTag& tag);
 
@@ -77,9 +84,11 @@ class Invariants final : public Watcher {
   // 2
   void slots_as_planned(const Sent& message);
   void bytes_as_planned(int rank);
+  void ahead_as_planned(const ActorTag& scheduler);
   // 3
   void launches_follow_one_list(int rank, const LaunchRecord& record);
-  void decisions_follow_the_rules(int rank, const Sent& event);
+  void decisions_follow_the_rules(const Sent& event);
+  void order_is_of_rank_0(const Sent& event);
   // 4
   void tickets_retire_once(const Sent& message);
 

@@ -26,7 +26,7 @@ Sent::Kind kind_of(Command command) {
     case Command::reduce:
       return Sent::Kind::reduce;
     case Command::sum_replicas:
-      return Sent::Kind::other;
+      return Sent::Kind::sum_replicas;
     case Command::step_end:
       return Sent::Kind::step_end;
   }
@@ -60,13 +60,16 @@ bool translate(const Sent& event, testing::Event& to) {
       to = {.kind = Kind::step_end};
       return true;
     case TrainerEventKind::reshard:
+      to = {.kind = Kind::reshard};
+      return true;
     case TrainerEventKind::adopt_order:
-      return false;
+      to = {.kind = Kind::adopt};
+      return true;
     case TrainerEventKind::begin_update:
       to = {.kind = Kind::begin_update};
       return true;
     case TrainerEventKind::updated:
-      to = {.kind = Kind::updated, .id = event.bucket};
+      to = {.kind = Kind::updated, .id = event.bucket, .changed = event.changed};
       return true;
     case TrainerEventKind::abandon_use:
       return false;
@@ -77,14 +80,14 @@ bool translate(const Sent& event, testing::Event& to) {
 }  // namespace
 
 void Invariants::slots_as_planned(const Sent& message) {
-  RankView& rank = view(message.to.rank);
+  RuntimeView& runtime = view(message.to);
   BucketView& own = bucket(message.to);
   const auto wrong = [&](const std::string& what) {
     simulation_.violated(planned, place(message.to) + what);
   };
   const auto taken = [&](SlotId BucketView::* slot) {
     return std::ranges::any_of(
-        rank.buckets, [&](const BucketView& other) { return other.*slot == message.slot; });
+        runtime.buckets, [&](const BucketView& other) { return other.*slot == message.slot; });
   };
   switch (message.kind) {
     case Sent::Kind::gather:
@@ -131,12 +134,12 @@ void Invariants::slots_as_planned(const Sent& message) {
   }
 }
 
+/// Of all runtimes of the rank: they share its device.
 void Invariants::bytes_as_planned(int rank) {
-  RankView& own = view(rank);
-  const MemoryPlan& plan = own.runtime->memory_plan();
   std::int64_t bytes = 0;
   std::int64_t gradient_bytes = 0;
-  int unused = 0;
+  std::int64_t bytes_max = 0;
+  std::int64_t gradient_bytes_max = 0;
   const auto class_of = [&](const SlotPlan& slots, std::size_t id, SlotId slot) {
     const SlotClass& its = slots.classes[slots.class_of[id]];
     if (slot < its.first || slot >= its.first + its.count) {
@@ -145,56 +148,87 @@ void Invariants::bytes_as_planned(int rank) {
     }
     return its.bytes_per_slot;
   };
-  for (std::size_t id = 0; id < own.buckets.size(); ++id) {
-    const BucketView& each = own.buckets[id];
-    if (each.slot != no_slot) {
-      bytes += class_of(plan.parameters, id, each.slot);
-      unused += each.used ? 0 : 1;
+  for (const RuntimeView& own : view(rank).runtimes) {
+    if (own.runtime == nullptr) {
+      continue;
     }
-    if (each.gradient_slot != no_slot) {
-      gradient_bytes += class_of(plan.gradients, id, each.gradient_slot);
+    const MemoryPlan& plan = own.runtime->memory_plan();
+    bytes_max += plan.parameters.bytes;
+    gradient_bytes_max += plan.gradients.bytes;
+    for (std::size_t id = 0; id < own.buckets.size(); ++id) {
+      const BucketView& each = own.buckets[id];
+      bytes += each.slot != no_slot ? class_of(plan.parameters, id, each.slot) : 0;
+      gradient_bytes +=
+          each.gradient_slot != no_slot ? class_of(plan.gradients, id, each.gradient_slot) : 0;
     }
   }
   const DeviceCounters& counters = simulation_.device(rank).counters();
   if (counters.unsharded_bytes != bytes || counters.gradient_bytes != gradient_bytes ||
-      bytes > plan.parameters.bytes || gradient_bytes > plan.gradients.bytes) {
+      bytes > bytes_max || gradient_bytes > gradient_bytes_max) {
     simulation_.violated(planned, "rank " + std::to_string(rank) + " holds " +
                                       std::to_string(bytes) + " bytes of parameters and " +
                                       std::to_string(gradient_bytes) + " of gradients, counts " +
                                       std::to_string(counters.unsharded_bytes) + " and " +
                                       std::to_string(counters.gradient_bytes));
   }
-  if (unused > plan.prefetch_depth) {
-    simulation_.violated(planned, "rank " + std::to_string(rank) + " holds " +
-                                      std::to_string(unused) +
+}
+
+/// Under an agreed order a use launches all gathers before its own: there is no such limit.
+void Invariants::ahead_as_planned(const ActorTag& scheduler) {
+  const RuntimeView& own = view(scheduler);
+  const int depth = own.runtime->memory_plan().prefetch_depth;
+  const auto unused = std::ranges::count_if(
+      own.buckets, [](const BucketView& each) { return each.slot != no_slot && !each.used; });
+  if (own.runtime->options().strategy == Strategy::full_shard && unused > depth) {
+    simulation_.violated(planned, place(scheduler) + "holds " + std::to_string(unused) +
                                       " buckets gathered ahead; the depth is " +
-                                      std::to_string(plan.prefetch_depth));
+                                      std::to_string(depth));
   }
 }
 
-void Invariants::decisions_follow_the_rules(int rank, const Sent& event) {
-  RankView& own = view(rank);
+/// Every rank adopts what rank 0 has done in the last step, by the reference, if that looks on.
+/// Rank 0 may be ahead.
+void Invariants::order_is_of_rank_0(const Sent& event) {
+  if (event.event != TrainerEventKind::adopt_order) {
+    return;
+  }
+  const std::size_t step = view(event.to).adopted++;
+  const RuntimeView& of_rank_0 = view({ActorTag::Kind::scheduler, 0, event.to.runtime});
+  if (reference_rank_ == 0 && !(*event.order == of_rank_0.recorded.at(step))) {
+    simulation_.violated(one_list, place(event.to) + "adopts an order that is not rank 0's");
+  }
+}
+
+void Invariants::decisions_follow_the_rules(const Sent& event) {
+  RuntimeView& own = view(event.to);
   testing::Event same;
   if (own.reference == nullptr || !translate(event, same)) {
     return;
   }
+  if (event.order != nullptr) {
+    own.reference->adopt(*event.order);
+  }
   const std::vector<Decision> right = own.reference->decide(same);
+  if (event.event == TrainerEventKind::step_end) {
+    own.recorded.push_back(own.reference->recorded());
+  }
   const auto equal = [](const Sent& message, const Decision& decision) {
     const bool has_slot = message.slot != no_slot;
     return message.kind == kind_of(decision.command) && message.to.bucket == decision.bucket &&
+           message.again == (decision.command == Command::regather) &&
            (!has_slot || message.slot == decision.slot);
   };
   if (!std::ranges::equal(own.decisions, right, equal)) {
-    std::string text = "rank " + std::to_string(rank) + ", after '" + to_string(event) +
-                       "' the scheduler decides:";
+    std::string text = "after '" + to_string(event) + "' the scheduler decides:";
     for (const Sent& message : own.decisions) {
       text += "\n      " + to_string(message);
     }
     text += "\n    by the rules:";
     for (const Decision& decision : right) {
       Sent message{.kind = kind_of(decision.command),
-                   .to = {ActorTag::Kind::bucket, rank, decision.bucket},
-                   .slot = decision.slot};
+                   .to = {ActorTag::Kind::bucket, event.to.rank, event.to.runtime, decision.bucket},
+                   .slot = decision.slot,
+                   .again = decision.command == Command::regather};
       text += "\n      " + to_string(message);
     }
     simulation_.violated(one_list, text);

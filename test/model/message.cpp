@@ -6,11 +6,11 @@ namespace troupe::test {
 
 namespace {
 
-constexpr std::array kind_names{
-    "trainer event", "gather",    "begin use", "end use",     "evict",
-    "contribute",    "reduce",    "step end",  "abandon",     "launch",
-    "stream done",   "completed", "failed",    "peer failed", "register runtime",
-    "unregister",    "tick",      "stop",      "exit"};
+constexpr std::array kind_names{"trainer event", "gather",     "begin use",   "end use",
+                                "evict",         "contribute", "reduce",      "sum replicas",
+                                "step end",      "abandon",    "launch",      "stream done",
+                                "completed",     "failed",     "peer failed", "register runtime",
+                                "unregister",    "tick",       "stop",        "exit"};
 
 template <class Message>
 const Message* as(const caf::type_erased_tuple& message) {
@@ -32,6 +32,7 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
       sent.kind = Kind::gather;
       sent.ticket = gather->ticket;
       sent.slot = gather->slot;
+      sent.again = gather->again;
     } else if (const auto* completed = as<Completed>(message)) {
       sent.kind = Kind::completed;
       sent.ticket = completed->ticket;
@@ -45,6 +46,9 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
       sent.kind = Kind::reduce;
       sent.ticket = reduce->ticket;
       sent.slot = reduce->gradient_slot;
+    } else if (const auto* sum = as<SumReplicas>(message)) {
+      sent.kind = Kind::sum_replicas;
+      sent.ticket = sum->ticket;
     } else if (message.match_elements<StepEnd>()) {
       sent.kind = Kind::step_end;
     } else if (message.match_elements<Abandon>()) {
@@ -58,6 +62,8 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
     sent.unit = event->unit;
     sent.backward = event->backward;
     sent.bucket = event->bucket;
+    sent.changed = event->changed;
+    sent.order = event->order;
   } else if (const auto* launch = as<Launch>(message)) {
     sent.kind = Kind::launch;
     sent.ticket = launch->call.ticket;
@@ -85,6 +91,9 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
 
 std::string to_string(const ActorTag& tag) {
   std::string text = "rank " + std::to_string(tag.rank);
+  if (tag.runtime > 1) {
+    text += " runtime " + std::to_string(tag.runtime);
+  }
   switch (tag.kind) {
     case ActorTag::Kind::supervisor:
       return text + " supervisor";
@@ -106,13 +115,14 @@ std::string to_string(const Sent& sent) {
       text += (sent.backward ? ", backward of unit " : ", forward of unit ") +
               std::to_string(sent.unit);
     } else if (sent.event == TrainerEventKind::updated) {
-      text += " " + std::to_string(sent.bucket);
+      text += " " + std::to_string(sent.bucket) + (sent.changed ? "" : ", not changed");
     }
   }
   if (sent.kind == Sent::Kind::launch) {
     text += std::string(" of ") + to_string(sent.op);
     text += sent.bucket == no_bucket ? "" : " for bucket " + std::to_string(sent.bucket);
   }
+  text += sent.again ? " again" : "";
   if (sent.ticket != 0) {
     text += ", ticket " + std::to_string(sent.ticket);
   }

@@ -5,6 +5,7 @@
 #include "troupe/actors/caf.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace troupe::test {
@@ -18,6 +19,7 @@ struct Sent {
     evict,
     contribute,
     reduce,
+    sum_replicas,
     step_end,
     abandon,
     launch,
@@ -37,11 +39,14 @@ struct Sent {
   TrainerEventKind event = TrainerEventKind::begin_use;  ///< trainer_event
   UnitId unit = 0;                                       ///< trainer_event, of a use
   bool backward = false;                                 ///< trainer_event, of a use
-  BucketId bucket = no_bucket;          ///< launch: whose; trainer_event `updated`: which
-  Ticket ticket = 0;                    ///< gather, reduce, launch, stream_done, completed
-  SlotId slot = no_slot;                ///< gather; contribute, reduce: gradient slot
-  Collective op = Collective::barrier;  ///< launch
-  bool failed = false;                  ///< stream_done, completed: with a failure
+  BucketId bucket = no_bucket;                 ///< launch: whose; trainer_event `updated`: which
+  bool changed = true;                         ///< trainer_event `updated`
+  Ticket ticket = 0;                           ///< of what is asked for, launched or over
+  SlotId slot = no_slot;                       ///< gather; contribute, reduce: gradient slot
+  bool again = false;                          ///< gather: within the smaller group
+  Collective op = Collective::barrier;         ///< launch
+  bool failed = false;                         ///< stream_done, completed: with a failure
+  std::shared_ptr<const AgreedOrder> order{};  ///< trainer_event `adopt_order`
 };
 
 Sent decode(const ActorTag& to, const caf::type_erased_tuple& message);

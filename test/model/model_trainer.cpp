@@ -1,7 +1,6 @@
 #include "model_trainer.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <exception>
 #include <stdexcept>
 
@@ -22,12 +21,14 @@ std::int64_t bytes_of(const TensorView& view) {
 ModelTrainer::ModelTrainer(Simulation& simulation,
                            const ModelWorld& model_world,
                            const Expected& expected,
-                           World& world)
+                           World& world,
+                           bool shares_device)
     : simulation_(simulation),
       model_world_(model_world),
       expected_(expected),
       world_(world),
       rank_(world.rank()),
+      shares_device_(shares_device),
       runtime_(world, model_world.model, model_world.options) {
   SimulatedDevice& device = simulation.device(rank_);
   if (model_world.worker_stream) {
@@ -48,15 +49,47 @@ ModelTrainer::~ModelTrainer() {
   *alive_ = std::uncaught_exceptions() == 0;
 }
 
-void ModelTrainer::train() {
+void ModelTrainer::train(ModelTrainer* second) {
+  const ScopesEnd own(*this);
+  const ScopesEnd others(second != nullptr ? *second : *this);
+  initialize();
+  if (second != nullptr) {
+    second->initialize();
+  }
+  while (advance()) {
+    if (second != nullptr) {
+      let_second_advance(*second);
+    }
+  }
+  compare_parameters();
+  if (second != nullptr) {
+    while (second->advance()) {
+    }
+    second->compare_parameters();
+  }
+}
+
+/// At places that all ranks come to with the same launches behind them.
+void ModelTrainer::let_second_advance(ModelTrainer& second) {
+  ++advances_;
+  if (is_agreed(model_world_.options) && model_world_.ranks_differ()) {
+    for (std::uint64_t i = 0; !in_batch_ && i < model_world_.second_every; ++i) {
+      static_cast<void>(second.advance());
+    }
+  } else if (advances_ % model_world_.second_every == 0) {
+    static_cast<void>(second.advance());
+  }
+}
+
+void ModelTrainer::initialize() {
   runtime_.initialize([](ParameterView parameter) {
     for (std::size_t i = 0; i < parameter.data.size(); ++i) {
       parameter.data[i] = initial_value(parameter.name, i);
     }
   });
-  for (std::size_t index = 0; index < model_world_.steps.size(); ++index) {
-    step(index);
-  }
+}
+
+void ModelTrainer::compare_parameters() {
   for (const Parameter& parameter : runtime_.model().parameters()) {
     const std::vector<float> values = runtime_.full_parameter(parameter.full_name);
     if (values != expected_.weights.back()[parameter.id]) {
@@ -66,24 +99,65 @@ void ModelTrainer::train() {
   }
 }
 
-void ModelTrainer::step(std::size_t index) {
-  simulation_.enter_section(rank_);
-  const StepProgram& program = model_world_.steps[index];
-  for (std::size_t batch = 0; batch < program.size(); ++batch) {
-    micro_batch(program[batch], {rank_, static_cast<int>(index), static_cast<int>(batch)});
+bool ModelTrainer::advance() {
+  if (step_ == model_world_.steps.size()) {
+    return false;
   }
+  const StepProgram& step = model_world_.steps[step_];
+  if (batch_ == step.size()) {
+    end_step();
+    ++step_;
+    batch_ = 0;
+    return true;
+  }
+  if (!in_batch_) {
+    begin_micro_batch();
+  }
+  if (op_ < step[batch_].size()) {
+    operation(step[batch_][op_++]);
+  }
+  if (op_ == step[batch_].size()) {
+    close_scopes();
+    in_batch_ = false;
+    op_ = 0;
+    ++batch_;
+  }
+  return true;
+}
+
+void ModelTrainer::begin_micro_batch() {
+  if (batch_ == 0) {
+    simulation_.enter_section(rank_);
+  }
+  const MicroBatchProgram& program = model_world_.steps[step_][batch_];
+  if (program.empty() || program.front().kind != Op::outside) {
+    micro_batch_.emplace(runtime_.micro_batch());
+  }
+  activations_ = std::make_shared<Activations>();
+  in_batch_ = true;
+}
+
+void ModelTrainer::close_scopes() {
+  eval_.reset();
+  while (!open_.empty()) {
+    open_.pop_back();
+  }
+  micro_batch_.reset();
+}
+
+void ModelTrainer::end_step() {
   if (model_world_.all_reduce_each_step) {
-    all_reduce(index);
+    all_reduce(step_);
   }
   if (!model_world_.explore_update) {
     simulation_.leave_section(rank_);
   }
   runtime_.finish_gradients();
-  if (simulation_.device(rank_).counters().gradient_bytes != 0) {
+  if (!shares_device_ && simulation_.device(rank_).counters().gradient_bytes != 0) {
     simulation_.violated(
         exactly_once, "rank " + std::to_string(rank_) + " holds gradients after the end of a step");
   }
-  update(index);
+  update(step_);
   if (model_world_.update_again) {
     update_again();
   }
@@ -107,49 +181,59 @@ void ModelTrainer::next_operation() {
   ++operations_;
 }
 
-void ModelTrainer::micro_batch(const MicroBatchProgram& program, const Data& data) {
-  std::optional<MicroBatch> scope;
-  if (program.empty() || program.front().kind != Op::outside) {
-    scope.emplace(runtime_.micro_batch());
+void ModelTrainer::operation(const Op& op) {
+  next_operation();
+  compute_stream_ = compute_streams_[operations_ % 2];
+  if (model_world_.reshard_every > 0 && operations_ % model_world_.reshard_every == 0) {
+    runtime_.reshard();
   }
-  activations_ = std::make_shared<Activations>();
-  std::deque<Use> open;
-  std::optional<Eval> eval;
-  for (const Op& op : program) {
-    next_operation();
-    compute_stream_ = compute_streams_[operations_ % 2];
-    switch (op.kind) {
-      case Op::forward:
-      case Op::begin_forward: {
-        Use use = runtime_.forward(static_cast<UnitId>(op.unit), compute_stream_);
-        forward(use, op.unit, data, eval.has_value());
-        if (op.kind == Op::begin_forward) {
-          open.push_back(std::move(use));
-        }
-        break;
+  const Data data{rank_, static_cast<int>(step_), static_cast<int>(batch_)};
+  const auto unit = static_cast<UnitId>(op.unit);
+  if (op.absent(rank_)) {
+    leave_out(op);
+    return;
+  }
+  switch (op.kind) {
+    case Op::forward:
+    case Op::begin_forward: {
+      Use use = runtime_.forward(unit, compute_stream_);
+      forward(use, op.unit, data, eval_.has_value());
+      if (op.kind == Op::begin_forward) {
+        open_.emplace_back(std::move(use));
       }
-      case Op::backward:
-      case Op::begin_backward: {
-        Use use = runtime_.backward(static_cast<UnitId>(op.unit), compute_stream_);
-        backward(use, op, data);
-        if (op.kind == Op::begin_backward) {
-          open.push_back(std::move(use));
-        }
-        break;
-      }
-      case Op::end:
-        open.pop_back();
-        break;
-      case Op::begin_eval:
-        eval_activations_ = std::make_shared<Activations>();
-        eval.emplace(runtime_.eval());
-        break;
-      case Op::end_eval:
-        eval.reset();
-        break;
-      case Op::outside:
-        break;
+      break;
     }
+    case Op::backward:
+    case Op::begin_backward: {
+      Use use = runtime_.backward(unit, compute_stream_);
+      backward(use, op, data);
+      if (op.kind == Op::begin_backward) {
+        open_.emplace_back(std::move(use));
+      }
+      break;
+    }
+    case Op::end:
+      open_.pop_back();
+      break;
+    case Op::begin_eval:
+      eval_activations_ = std::make_shared<Activations>();
+      eval_.emplace(runtime_.eval());
+      break;
+    case Op::end_eval:
+      eval_.reset();
+      break;
+    case Op::outside:
+      break;
+  }
+}
+
+/// A use that this rank does not make. Only full sharding has to be told.
+void ModelTrainer::leave_out(const Op& op) {
+  if (!is_agreed(model_world_.options)) {
+    runtime_.skip(static_cast<UnitId>(op.unit),
+                  op.kind == Op::backward ? Pass::backward : Pass::forward);
+  } else if (op.kind == Op::begin_forward || op.kind == Op::begin_backward) {
+    open_.emplace_back();
   }
 }
 
@@ -259,6 +343,10 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
           });
 }
 
+bool ModelTrainer::touches(std::size_t bucket) const {
+  return model_world_.update_frozen || runtime_.bucket_plan().buckets[bucket].trainable;
+}
+
 /// p = p − 0.125 · g, as the reference has it; compares the gradients first.
 void ModelTrainer::update(std::size_t step) {
   SimulatedStream* const stream =
@@ -266,6 +354,10 @@ void ModelTrainer::update(std::size_t step) {
   Update update = runtime_.update(stream);
   for (std::size_t i = 0; i < update.shard_count(); ++i) {
     const std::size_t index = model_world_.update_backwards ? update.shard_count() - 1 - i : i;
+    if (!touches(index)) {
+      update.finish(static_cast<BucketId>(index));
+      continue;
+    }
     const ShardView shard = update.shard(index);
     if (shard.trainable) {
       const auto bytes = static_cast<std::int64_t>(shard.weights.size_bytes());
@@ -298,6 +390,9 @@ void ModelTrainer::update(std::size_t step) {
 void ModelTrainer::update_again() {
   Update update = runtime_.update(second_update_stream_);
   for (std::size_t index = 0; index < update.shard_count(); ++index) {
+    if (!touches(index)) {
+      continue;
+    }
     const ShardView shard = update.shard(index);
     compute("second update of bucket", shard.bucket, second_update_stream_,
             {{shard.weights.data(), static_cast<std::int64_t>(shard.weights.size_bytes()), true}},

@@ -1,5 +1,6 @@
 /// The trainer of one rank of a ModelWorld: carries out its programs in virtual time and compares
-/// all that it sees with what is expected.
+/// all that it sees with what is expected. It does one thing at a time, so that two of them can
+/// take turns on a rank.
 #pragma once
 
 #include "model_world.hpp"
@@ -7,6 +8,7 @@
 #include "troupe/runtime/runtime.hpp"
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -18,24 +20,44 @@ class ModelTrainer {
   ModelTrainer(Simulation& simulation,
                const ModelWorld& model_world,
                const Expected& expected,
-               World& world);
+               World& world,
+               bool shares_device);
   /// While an exception unwinds, what is left on its streams touches nothing any more.
   ~ModelTrainer();
   ModelTrainer(const ModelTrainer&) = delete;
   ModelTrainer& operator=(const ModelTrainer&) = delete;
 
-  void train();
+  /// All there is to do, with the world's second trainer on this rank (null: there is none).
+  void train(ModelTrainer* second);
 
   Runtime& runtime() { return runtime_; }
 
  private:
-  void step(std::size_t index);
-  void micro_batch(const MicroBatchProgram& program, const Data& data);
+  /// Ends the scopes of a trainer, innermost first: abandons them while an exception unwinds.
+  struct ScopesEnd {
+    explicit ScopesEnd(ModelTrainer& of) : trainer(of) {}
+    ~ScopesEnd() { trainer.close_scopes(); }
+    ScopesEnd(const ScopesEnd&) = delete;
+    ScopesEnd& operator=(const ScopesEnd&) = delete;
+    ModelTrainer& trainer;
+  };
+
+  void initialize();
+  /// One operation of a micro-batch, or the end of a step. False: nothing is left to do.
+  bool advance();
+  void let_second_advance(ModelTrainer& second);
+  void compare_parameters();
+  void begin_micro_batch();
+  void end_step();
+  void close_scopes();
   void next_operation();
+  void operation(const Op& op);
+  void leave_out(const Op& op);
   void forward(const Use& use, std::size_t unit, const Data& data, bool in_eval);
   void backward(const Use& use, const Op& op, const Data& data);
   void update(std::size_t step);
   void update_again();
+  bool touches(std::size_t bucket) const;
   void all_reduce(std::size_t step);
   void compute(const char* what,
                std::uint64_t number,
@@ -49,6 +71,7 @@ class ModelTrainer {
   const Expected& expected_;
   World& world_;
   const int rank_;
+  const bool shares_device_;  ///< with another runtime
   Runtime runtime_;
   std::array<SimulatedStream*, 2> compute_streams_{};  // uses take turns; null: no streams
   SimulatedStream* compute_stream_ = nullptr;          // of the use at hand
@@ -60,6 +83,16 @@ class ModelTrainer {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::size_t version_ = 0;       ///< of the parameters: updates so far
   std::uint64_t operations_ = 0;  ///< of the program, so far
+  std::uint64_t advances_ = 0;
+
+  // Where it is: the operation that comes next, and the scopes that are open.
+  std::size_t step_ = 0;
+  std::size_t batch_ = 0;
+  std::size_t op_ = 0;
+  bool in_batch_ = false;
+  std::optional<MicroBatch> micro_batch_;
+  std::deque<std::optional<Use>> open_;  ///< empty: this rank leaves it out
+  std::optional<Eval> eval_;
 };
 
 }  // namespace troupe::test

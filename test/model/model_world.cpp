@@ -28,7 +28,7 @@ std::string ModelWorld::text() const {
   const BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
   std::string text = std::to_string(ranks) + " ranks, " + std::to_string(model.units().size()) +
                      " units, " + std::to_string(plan.buckets.size()) + " buckets, " +
-                     std::to_string(steps.size()) + " steps, depth " +
+                     std::to_string(steps.size()) + " steps, " + describe(options) + ", depth " +
                      (options.prefetch_depth ? std::to_string(*options.prefetch_depth) : "default");
   text += !worker_stream ? ", computes on its thread"
           : two_streams  ? ", computes on two streams"
@@ -38,7 +38,16 @@ std::string ModelWorld::text() const {
   if (fault.kind != PlannedFault::Kind::none && fault.kind != PlannedFault::Kind::haste) {
     text += " (rank " + std::to_string(fault.rank) + ", number " + std::to_string(fault.at) + ")";
   }
-  return text;
+  text += ranks_differ() ? ", ranks leave units out" : "";
+  return second != nullptr ? text + "\n    second: " + second->text() : text;
+}
+
+bool ModelWorld::ranks_differ() const {
+  const auto differs = [](const MicroBatchProgram& program) {
+    return std::ranges::any_of(program, [](const Op& op) { return op.absent_on != 0; });
+  };
+  return std::ranges::any_of(
+      steps, [&](const StepProgram& step) { return std::ranges::any_of(step, differs); });
 }
 
 namespace {
@@ -56,19 +65,45 @@ PlannedFault random_fault(Random& random, int ranks) {
   return fault;
 }
 
-}  // namespace
-
-ModelWorld random_world(std::uint64_t seed) {
+/// A model and a strategy for it, of no more buckets than a quick world has.
+void draw_model(Random& random, ModelWorld& world) {
   constexpr std::size_t buckets_max = 12;
-  constexpr std::size_t steps_max = 3;
-  Random random(seed * 0x51'7c'c1 + 11);
-  ModelWorld world;
+  const auto buckets = [&] {
+    return plan_buckets(world.model, world.options.strategy, world.options.bucket_bytes)
+        .buckets.size();
+  };
   do {
     world.model = random_model(random);
-  } while (plan_buckets(world.model).buckets.size() > buckets_max);
-  world.ranks = random.of<int>({1, 2, 2, 2, 3, 3, 4, 5, 7, 8});
+    world.options = random_strategy(random, world.model, world.ranks);
+  } while (buckets() > buckets_max);
+}
+
+/// One that the strategy can run.
+MicroBatchProgram random_micro_batch(Random& random,
+                                     RandomProgram& programs,
+                                     const ModelWorld& world,
+                                     bool ranks_differ) {
+  constexpr int attempts = 20;
+  const BucketPlan plan =
+      plan_buckets(world.model, world.options.strategy, world.options.bucket_bytes);
+  const bool agreed = is_agreed(world.options);
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    MicroBatchProgram program = programs.micro_batch();
+    if (ranks_differ) {
+      leave_out(random, program, world.model, world.ranks, agreed);
+    }
+    if (!agreed || reduces_once(program, plan, world.ranks)) {
+      return program;
+    }
+  }
+  return plain_micro_batch(world.model.units().size());
+}
+
+void draw_steps(Random& random, ModelWorld& world) {
+  constexpr std::size_t steps_max = 3;
   RandomProgram programs(random, world.model, world.ranks);
   const std::size_t steps = 1 + random.below(steps_max);
+  const bool ranks_differ = random.percent(25);
   while (world.steps.size() < steps) {
     StepProgram program;
     const std::size_t micro_batches = 1 + random.below(2);
@@ -76,14 +111,42 @@ ModelWorld random_world(std::uint64_t seed) {
       if (random.percent(10)) {
         program.push_back(programs.eval_pass());
       }
-      program.push_back(programs.micro_batch());
+      program.push_back(random_micro_batch(random, programs, world, ranks_differ));
     }
     world.steps.push_back(program);
     if (world.steps.size() < steps && random.percent(50)) {
       world.steps.push_back(program);  // the same order once more: what was learned is used
     }
   }
-  world.options = random_options(random, world.model, world.ranks, world.steps);
+  make_room(random, world.options, world.model, world.ranks, world.steps);
+}
+
+/// Small and plain, but of any strategy.
+std::shared_ptr<const ModelWorld> random_second(Random& random, const ModelWorld& first) {
+  ModelWorld world = first;
+  std::vector<std::vector<std::int64_t>> sizes(1 + random.below(3));
+  for (auto& unit : sizes) {
+    unit.push_back(static_cast<std::int64_t>(1 + random.below(40)));
+  }
+  world.model = toy_model(sizes);
+  world.options = random_strategy(random, world.model, world.ranks);
+  world.steps.assign(1 + random.below(2),
+                     plain_step(sizes.size(), static_cast<int>(1 + random.below(2))));
+  make_room(random, world.options, world.model, world.ranks, world.steps);
+  world.all_reduce_each_step = false;
+  world.reshard_every = 0;
+  world.fault = {};
+  return std::make_shared<const ModelWorld>(std::move(world));
+}
+
+}  // namespace
+
+ModelWorld random_world(std::uint64_t seed) {
+  Random random(seed * 0x51'7c'c1 + 11);
+  ModelWorld world;
+  world.ranks = random.of<int>({1, 2, 2, 2, 3, 3, 4, 5, 7, 8});
+  draw_model(random, world);
+  draw_steps(random, world);
   world.worker_stream = random.percent(40);
   world.worker_update = random.percent(50);
   world.mixed_updates = random.percent(40);
@@ -102,11 +165,23 @@ ModelWorld random_world(std::uint64_t seed) {
   world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
   world.two_streams = random.percent(50);
   world.kernel_time = random.of<std::uint64_t>({2, 2, 500});
+  world.update_frozen = random.percent(50);
+  if (!is_agreed(world.options) && random.percent(10)) {
+    world.reshard_every = 1 + random.below(6);
+  }
+  if (random.percent(10)) {
+    world.second = random_second(random, world);
+    world.second_every = 1 + random.below(4);
+  }
+  world.reference_rank = static_cast<int>(random.below(static_cast<std::uint64_t>(world.ranks)));
   return world;
 }
 
 Expected::Expected(const ModelWorld& world) {
-  Reference reference(world.model, world.ranks, OptimizerKind::sgd);
+  Reference reference(world.model, world.ranks, OptimizerKind::sgd,
+                      {.replicas = world.options.mesh.replicate,
+                       .at_step_end = world.options.sum_replicas_at_step_end,
+                       .once = is_agreed(world.options)});
   weights.push_back(reference.weights());
   for (std::size_t step = 0; step < world.steps.size(); ++step) {
     static_cast<void>(reference.step(world.steps[step], static_cast<int>(step)));

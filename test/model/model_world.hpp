@@ -2,11 +2,12 @@
 /// and network are, and what goes wrong. Drawn from a seed; the schedule is not part of it.
 #pragma once
 
-#include "troupe/test/support/program_random.hpp"
+#include "model_options.hpp"
 #include "troupe/test/support/reference.hpp"
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,14 @@ struct ModelWorld {
   bool update_backwards = false;      ///< buckets are updated last to first
   bool explore_update = true;         ///< Pace::instant: also the end of the step and the update
   bool all_reduce_each_step = false;  ///< a collective of the trainer's own
+  bool update_frozen = true;          ///< updates look at the shards of frozen buckets, too
+  std::uint64_t reshard_every = 0;    ///< operations; 0: never. Under full_shard only
+  /// Another model in the same world, with a runtime of its own; null: there is none. Its trainer
+  /// does something whenever this one has done `second_every` things or, where ranks differ, some
+  /// things between micro-batches.
+  std::shared_ptr<const ModelWorld> second;
+  std::uint64_t second_every = 1;
+  int reference_rank = 0;  ///< whose decisions are compared with the rules
   PlannedFault fault;
   /// Per rank: see SimulationOptions::weights.
   std::vector<std::array<std::uint32_t, 6>> weights;
@@ -52,7 +61,9 @@ struct ModelWorld {
   std::uint64_t kernel_time = 2;
   std::uint64_t collective_time = 1;
 
-  /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, 2 micro-batches …"
+  /// Whether some rank leaves out a use of some unit.
+  bool ranks_differ() const;
+  /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, full_shard, depth 2 …"
   std::string text() const;
 };
 

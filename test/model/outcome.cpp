@@ -84,6 +84,42 @@ struct Ending {
   std::string text;
 };
 
+/// Tells the invariants of a runtime, as long as it lives.
+class Registration {
+ public:
+  Registration(Invariants& all, int rank, std::uint32_t number, Runtime& runtime)
+      : all_(all), rank_(rank), number_(number) {
+    all.runtime_begins(rank, number, runtime);
+  }
+  ~Registration() { all_.runtime_ends(rank_, number_); }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+ private:
+  Invariants& all_;
+  const int rank_;
+  const std::uint32_t number_;
+};
+
+/// What one rank does.
+void train(Simulation& simulation,
+           const ModelWorld& world,
+           const Expected& expected,
+           const std::optional<Expected>& of_second,
+           World& of_rank,
+           Invariants& invariants) {
+  const bool two = world.second != nullptr;
+  ModelTrainer trainer(simulation, world, expected, of_rank, two);
+  const Registration registration(invariants, of_rank.rank(), 1, trainer.runtime());
+  if (!two) {
+    trainer.train(nullptr);
+    return;
+  }
+  ModelTrainer second(simulation, *world.second, *of_second, of_rank, two);
+  const Registration of_its_runtime(invariants, of_rank.rank(), 2, second.runtime());
+  trainer.train(&second);
+}
+
 void check_ending(Simulation& simulation,
                   const ModelWorld& world,
                   const std::vector<Ending>& endings,
@@ -146,24 +182,15 @@ Outcome run_world(const ModelWorld& world,
                                    });
   seen = simulation.get();
   Simulation& running = *simulation;
-  Invariants invariants(running, 0);
+  Invariants invariants(running, world.reference_rank);
+  const std::optional<Expected> of_second =
+      world.second != nullptr ? std::optional<Expected>(*world.second) : std::nullopt;
   running.watch(&invariants);
   std::vector<Ending> endings(static_cast<std::size_t>(world.ranks));
   running.run([&](World& of_rank) {
     Ending& ending = endings[static_cast<std::size_t>(of_rank.rank())];
     try {
-      ModelTrainer trainer(running, world, expected, of_rank);
-      const struct Registration {
-        Registration(Invariants& of, int number, Runtime& runtime) : all(of), rank(number) {
-          all.runtime_begins(rank, runtime);
-        }
-        ~Registration() { all.runtime_ends(rank); }
-        Registration(const Registration&) = delete;
-        Registration& operator=(const Registration&) = delete;
-        Invariants& all;
-        int rank;
-      } registration(invariants, of_rank.rank(), trainer.runtime());
-      trainer.train();
+      train(running, world, expected, of_second, of_rank, invariants);
       ending.returned = true;
     } catch (const Error& error) {
       ending.text = error.what();

@@ -14,10 +14,12 @@ inline std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
 }
 
 /// Names for things that are the same in every run, for choosers: of actors, and of the rest. An
-/// actor's kind takes bits 48 and up, too.
+/// actor's kind takes bits 48 and up, too, its rank 32 and up, its runtime 24 and up.
 inline std::uint64_t id_of(const ActorTag& tag) {
+  constexpr std::uint64_t bucket_bits = 0xff'ffff;
   return (static_cast<std::uint64_t>(tag.kind) + 1) << 48 |
-         static_cast<std::uint64_t>(tag.rank) << 32 | tag.bucket;
+         static_cast<std::uint64_t>(tag.rank) << 32 | std::uint64_t{tag.runtime} << 24 |
+         (tag.bucket & bucket_bits);
 }
 
 inline constexpr std::uint64_t id_trainer = std::uint64_t{16} << 48;

@@ -3,7 +3,8 @@
 /// (recomputations and eval not counted), else at the end of the micro-batch. Each reduce adds what
 /// the ranks have contributed since the last one, in rank order; the total adds the reduces in
 /// order. Divides once, updates. With several replicas (HSDP) each replica's ranks are added first,
-/// then the replicas, in order: of every reduce, or of the step's totals.
+/// then the replicas, in order: of every reduce, or of the step's totals. A rank that leaves a use
+/// out computes nothing there; for the count of forwards and backwards it is as if it did.
 #pragma once
 
 #include "toy_model.hpp"
@@ -40,6 +41,7 @@ inline float through_bf16(float value) {
 struct SumOrder {
   int replicas = 1;
   bool at_step_end = false;
+  bool once = false;  ///< one reduce in each micro-batch, of all that it contributes
 };
 
 class Reference {
@@ -156,7 +158,9 @@ class Reference {
       switch (op.kind) {
         case Op::forward:
         case Op::begin_forward:
-          loss = (in_eval ? eval : activations).forward(data, op.unit, views(op.unit));
+          if (!op.absent(data.rank)) {
+            loss = (in_eval ? eval : activations).forward(data, op.unit, views(op.unit));
+          }
           for (const UnitParameter& each : model_.units()[op.unit].parameters) {
             progress[each.parameter].forwards += in_eval || in_backward ? 0 : 1;
           }
@@ -216,6 +220,7 @@ class Reference {
                 std::vector<Progress>& progress,
                 Contributions& own) {
     const auto parameters = views(op.unit);
+    const bool absent = op.absent(data.rank);
     std::size_t i = 0;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const ParameterId id = model_.units()[op.unit].parameters[p].parameter;
@@ -227,12 +232,14 @@ class Reference {
       }
       for (std::size_t j = 0; j < parameters[p].size(); ++j) {
         const float g = activations.gradient(data, op.unit, i++, parameters[p][j]);
-        if (trainable && op.touches(p, data.rank)) {
+        if (trainable && op.touches(p, data.rank) && !absent) {
           own[id].back()[j] = own[id].back()[j] + g;
         }
       }
     }
-    activations.backward_done(op.unit);
+    if (!absent) {
+      activations.backward_done(op.unit);
+    }
   }
 
   void end_backward(const Op& op, std::vector<Progress>& progress) const {
@@ -240,7 +247,7 @@ class Reference {
       Progress& at = progress[each.parameter];
       --at.backwards_open;
       ++at.backwards_ended;
-      if (at.backwards_open == 0 && at.backwards_ended >= at.forwards) {
+      if (!order_.once && at.backwards_open == 0 && at.backwards_ended >= at.forwards) {
         at.filling = false;
       }
     }

@@ -84,10 +84,12 @@ struct Op {
   std::size_t unit = 0;
   std::uint32_t untouched = 0;       ///< a backward contributes nothing to these parameters …
   std::uint32_t untouched_on = ~0U;  ///< … on these ranks; bits, as of the unit's parameters
+  std::uint32_t absent_on = 0;       ///< ranks (bits) that leave the use out, not what lies in it
 
   bool touches(std::size_t parameter, int rank) const {
     return ((untouched >> parameter) & (untouched_on >> static_cast<unsigned>(rank)) & 1U) == 0;
   }
+  bool absent(int rank) const { return (absent_on >> static_cast<unsigned>(rank) & 1U) != 0; }
 };
 using MicroBatchProgram = std::vector<Op>;
 using StepProgram = std::vector<MicroBatchProgram>;
