@@ -75,6 +75,29 @@ TEST_CASE("the zeros of a bucket that was not used wait for the last update of i
   }
 }
 
+TEST_CASE("an update of weights that lie in full buffers waits for the last use on a stream") {
+  for (const bool on_a_stream : {false, true}) {
+    CAPTURE(on_a_stream);
+    ModelWorld world;
+    world.model = toy_model({{5}});
+    world.options.strategy = Strategy::sharded_optimizer;
+    world.steps = {{{{Op::forward, 0}}}};  // no backward: no reduce waits for it
+    world.worker_stream = true;
+    world.worker_update = on_a_stream;
+    world.compute_time = 1000;
+    world.weights.assign(1, {64, 64, 64, 64, 64, 1});
+    const Expected expected(world);
+    for (std::uint64_t schedule = 0; schedule < 10; ++schedule) {
+      CAPTURE(schedule);
+      SeededChooser chooser(schedule);
+      const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
+                                        [](const std::string& invariant, const std::string& text,
+                                           const Simulation&) { FAIL(invariant << ": " << text); });
+      CHECK(outcome.launches.size() > 2);
+    }
+  }
+}
+
 TEST_CASE("shrinking keeps what is needed and makes the rest zero") {
   Choices failing(1000);
   for (std::size_t i = 0; i < failing.size(); ++i) {
