@@ -208,6 +208,7 @@ Report RuntimeImpl::report() const {
   std::int64_t trainable = 0;
   std::int64_t copies = 0;  // of parameters that are not fp32 themselves
   std::int64_t shards = 0;
+  std::int64_t trainable_buckets = 0;
   for (const Parameter& parameter : model.parameters()) {
     trainable += parameter.spec.trainable ? parameter.numel : 0;
     copies += parameter.spec.dtype == DType::f32
@@ -216,13 +217,16 @@ Report RuntimeImpl::report() const {
   }
   for (const Bucket& bucket : plan.buckets) {
     shards += bucket.trainable ? own_range(bucket.id).numel : 0;
+    trainable_buckets += bucket.trainable ? 1 : 0;
   }
   for (const auto& state : optimizer_states) {
     report.memory.optimizer += state.bytes();
   }
   constexpr std::int64_t fp32 = sizeof(float);
-  const std::int64_t states =
-      shards > 0 ? report.memory.optimizer / (shards * fp32) : 0;  // per parameter
+  // Per parameter; a rank that owns none has as many, if empty ones, for each bucket.
+  const std::int64_t states = shards > 0 ? report.memory.optimizer / (shards * fp32)
+                                         : static_cast<std::int64_t>(optimizer_states.size()) /
+                                               std::max<std::int64_t>(trainable_buckets, 1);
   report.unsharded = {.main_weights = model.numel_total() * fp32,
                       .main_gradients = trainable * fp32,
                       .parameter_slots = copies,

@@ -217,6 +217,22 @@ TEST_CASE("the report prints what is known of the time") {
       std::string::npos);
 }
 
+TEST_CASE("a rank that owns nothing reports the unsharded optimizer all the same") {
+  World::local(2).run([](World& world) {
+    Model model;
+    model.add_parameter(model.add_unit("only"), {.name = "w", .shape = {48}});
+    Runtime runtime(world, model, {.strategy = Strategy::owner_broadcast});
+    runtime.initialize([](ParameterView) {});
+    AdamW optimizer({.learning_rate = 0.5F});
+    static_cast<void>(runtime.micro_batch());
+    runtime.finish_gradients();
+    optimizer.step(runtime);
+    const Report report = runtime.report();
+    CHECK(report.memory.optimizer == (world.rank() == 0 ? 2 * 4 * 48 : 0));
+    CHECK(report.unsharded.optimizer == 2 * 4 * 48);
+  });
+}
+
 TEST_CASE("the report prints the strategy, what it holds and what it sends") {
   const auto at = [](Collective op) { return static_cast<std::size_t>(op); };
   Report report;
