@@ -1,7 +1,6 @@
 // The formulas of docs/strategies.md against what the demo's report says, byte for byte.
 #include "gpt_fixture.hpp"
 #include <troupe/core/bucket_plan.hpp>
-#include <troupe/core/memory_plan.hpp>
 #include <troupe/examples/gpt/sharded.hpp>
 
 #include <doctest/doctest.h>
@@ -11,7 +10,6 @@
 #include <chrono>
 #include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gpt::test {
