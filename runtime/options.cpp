@@ -42,8 +42,8 @@ Result<void> check_combinations(const Options& options) {
     return refuse("regather_group_size", std::to_string(options.regather_group_size),
                   "0 (off) or 2 and more; reshard_after_forward = false keeps all on each rank");
   }
-  if (!options.overlap && options.prefetch_depth.value_or(0) > 0) {
-    return refuse("prefetch_depth", std::to_string(*options.prefetch_depth),
+  if (const int depth = options.prefetch_depth.value_or(0); !options.overlap && depth > 0) {
+    return refuse("prefetch_depth", std::to_string(depth),
                   "0 or nothing with overlap false");
   }
   if (options.strategy == Strategy::owner_broadcast && options.mesh.replicate > 1) {
