@@ -7,6 +7,7 @@
 #include "troupe/runtime/rank_context.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -22,7 +23,8 @@ struct ProgramRun {
   std::vector<StepProgram> steps;
   OptimizerKind optimizer = OptimizerKind::sgd;
   bool worker_stream = false;
-  std::uint32_t jitter = 0;  ///< other than 0: hosts pause between events, as this seed has it
+  bool own_collectives = false;  ///< the trainer's, behind micro-batches, steps and updates
+  std::uint32_t jitter = 0;      ///< other than 0: hosts pause between events, as this seed has it
 };
 
 /// Collects what is wrong on one rank; written by its thread only.
@@ -47,7 +49,7 @@ class ProgramRank {
         memory_(runtime_.memory_plan()),
         counters_(world.device().counters()),
         random_(run.jitter * 7919 + static_cast<std::uint32_t>(world.rank())) {
-    // The order that is predicted at first is that of registration.
+    // The order that is predicted, and agreed on, at first is that of registration.
     for (const std::vector<BucketId>& buckets : runtime_.bucket_plan().unit_buckets) {
       std::ranges::copy_if(buckets, std::back_inserter(order_), [&](BucketId bucket) {
         return std::ranges::count(order_, bucket) == 0;
@@ -65,6 +67,14 @@ class ProgramRank {
       trainer.pause = [this] { pause(); };
     }
     ToyOptimizer optimizer{run_.optimizer};
+    const auto own_collective = [&] {
+      std::array<float, 3> values{1.0F, 2.0F, static_cast<float>(world_.rank())};
+      world_.all_reduce(values);
+      own_.unless(values[1] == static_cast<float>(2 * world_.size()), "own all_reduce");
+    };
+    if (run_.own_collectives) {
+      trainer.between = own_collective;
+    }
     trainer.initialize();
     std::vector<std::vector<float>> losses;
     std::int64_t allocations = 0;
@@ -72,9 +82,16 @@ class ProgramRank {
       const std::string place = "step " + std::to_string(step) + ": ";
       static_cast<void>(trainer.step(run_.steps[step], static_cast<int>(step)));
       losses.push_back(trainer.losses);
-      own_.unless(counters_.unsharded_bytes == 0, place + "parameters are held after its end");
+      own_.unless(counters_.unsharded_bytes == bytes_that_stay(),
+                  place + "parameters are held after its end");
       own_.unless(counters_.gradient_bytes == 0, place + "gradients are held after its end");
+      if (run_.own_collectives) {
+        own_collective();
+      }
       optimizer.step(runtime_);
+      if (run_.own_collectives) {
+        own_collective();
+      }
       check_step(run_.steps[step], place);
       own_.unless(step == 0 || counters_.allocations == allocations,
                   place + "memory was allocated");
@@ -97,20 +114,63 @@ class ProgramRank {
                 what + ": " + std::to_string(found) + ", not " + std::to_string(right));
   }
 
+  std::int64_t bytes_that_stay() const {
+    return keeps_buffers(run_.options) ? bytes_frozen(runtime_.bucket_plan(), memory_) : 0;
+  }
+
+  /// Where buckets keep their buffers, rank 0's order is that of all, completed by the one before:
+  /// what rank 0 has not used keeps its place behind what was before it.
+  void complete_order(const std::vector<BucketId>& recorded) {
+    std::vector<BucketId> order = recorded;
+    for (std::size_t place = 0; place < order_.size(); ++place) {
+      if (std::ranges::count(order, order_[place]) == 0) {
+        const auto behind =
+            place == 0 ? order.begin() : std::ranges::find(order, order_[place - 1]) + 1;
+        order.insert(behind, order_[place]);
+      }
+    }
+    order_ = std::move(order);
+  }
+
+  /// Slot bytes held when an update has ended.
+  std::int64_t bytes_ahead() const {
+    if (!keeps_buffers(run_.options)) {
+      return bytes_prefetched(memory_, order_);
+    }
+    std::int64_t bytes = bytes_that_stay();
+    for (std::size_t place = 0; place < order_.size(); ++place) {
+      const BucketId bucket = order_[place];
+      const bool ahead = static_cast<int>(place) < memory_.prefetch_depth;
+      bytes += ahead && runtime_.bucket_plan().buckets[bucket].trainable
+                   ? memory_.parameters.classes[memory_.parameters.class_of[bucket]].bytes_per_slot
+                   : 0;
+    }
+    return bytes;
+  }
+
   void check_step(const StepProgram& step, const std::string& place) {
+    const bool agreed = keeps_buffers(run_.options);
     ProgramCounter counter(runtime_.bucket_plan(), memory_);
+    std::uint64_t micro_batches = 0;
     for (const MicroBatchProgram& program : step) {
-      counter.micro_batch(program);
+      counter.micro_batch(agreed ? program_of(program, 0) : program);
+      micro_batches += program.empty() || program.front().kind != Op::outside ? 1U : 0U;
     }
-    if (counter.facts().uses > 0) {
-      order_ = counter.facts().order;
-    }
-    for (const std::uint64_t count : counter.facts().reduces) {
-      reduces_ += count;
+    if (agreed) {
+      complete_order(counter.facts().order);
+      reduces_ += micro_batches * static_cast<std::uint64_t>(std::ranges::count_if(
+                                      runtime_.bucket_plan().buckets,
+                                      [](const Bucket& bucket) { return bucket.trainable; }));
+    } else {
+      if (counter.facts().uses > 0) {
+        order_ = counter.facts().order;
+      }
+      for (const std::uint64_t count : counter.facts().reduces) {
+        reduces_ += count;
+      }
     }
     equal(static_cast<std::uint64_t>(counters_.unsharded_bytes.load()),
-          static_cast<std::uint64_t>(bytes_prefetched(memory_, order_)),
-          place + "bytes gathered ahead");
+          static_cast<std::uint64_t>(bytes_ahead()), place + "bytes gathered ahead");
     equal(runtime_.report().schedule.reduces, reduces_, place + "reduces");
   }
 
@@ -120,8 +180,13 @@ class ProgramRank {
     own_.unless(counters_.gradient_bytes_peak <= memory_.gradients.bytes,
                 "more gradients unsharded than there are slots for");
     equal(runtime_.report().schedule.releases_ignored, 0, "ends ignored");
-    for (const auto& [name, values] : expected.parameters) {
-      own_.unless(runtime_.full_parameter(name) == values, "parameter " + name + " differs");
+    for (const Parameter& parameter : run_.model.parameters()) {
+      const std::string& name = parameter.full_name;
+      const int expert =
+          parameter.spec.group == expert_group ? world_.rank() % run_.options.mesh.ep : 0;
+      own_.unless(
+          runtime_.full_parameter(name) == expected.parameters.at(name_of_copy(name, expert)),
+          "parameter " + name + " differs");
     }
     RankActors& actors = world_.context().actors();
     own_.unless(actors.quiesce(std::chrono::seconds{20}), "collectives are under way at the end");
@@ -140,9 +205,22 @@ class ProgramRank {
   std::uint64_t reduces_ = 0;    ///< so far
 };
 
-/// What is wrong, a line each; empty if all is well.
-inline std::string complaints_of(const ProgramRun& run) {
-  const ReferenceResult expected = Reference(run.model, run.ranks, run.optimizer).train(run.steps);
+/// How the strategy adds gradients.
+inline SumOrder sum_order(const Options& options) {
+  return {.replicas = options.mesh.replicate,
+          .at_step_end = options.sum_replicas_at_step_end,
+          .experts = options.mesh.ep,
+          .once = keeps_buffers(options),
+          .bf16 = options.reduce_dtype == DType::bf16,
+          .divisor = options.gradient_divisor.value_or(0.0F),
+          .expert_divisor = options.expert_gradient_divisor.value_or(0.0F)};
+}
+
+/// What is wrong, a line each; empty if all is well. `seen`: receives each rank's launches.
+inline std::string complaints_of(const ProgramRun& run,
+                                 std::vector<std::vector<LaunchRecord>>* seen = nullptr) {
+  const ReferenceResult expected =
+      Reference(run.model, run.ranks, run.optimizer, sum_order(run.options)).train(run.steps);
   const auto ranks = static_cast<std::size_t>(run.ranks);
   std::vector<Complaints> complaints(ranks + 1);  // the last of all ranks together
   std::vector<std::vector<std::vector<float>>> losses(ranks);
@@ -165,6 +243,9 @@ inline std::string complaints_of(const ProgramRun& run) {
   }
   for (std::size_t rank = 1; rank < ranks; ++rank) {
     of_all.unless(launches[rank] == launches[0], "ranks launch in different orders");
+  }
+  if (seen != nullptr) {
+    *seen = launches;
   }
   for (std::size_t step = 0; step < run.steps.size() && of_all.texts.empty(); ++step) {
     float loss = 0.0F;

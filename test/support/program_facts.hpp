@@ -5,6 +5,7 @@
 #include "toy_model.hpp"
 #include "troupe/core/bucket_plan.hpp"
 #include "troupe/core/memory_plan.hpp"
+#include "troupe/core/owners.hpp"
 #include "troupe/runtime/options.hpp"
 
 #include <algorithm>
@@ -22,6 +23,25 @@ struct ProgramFacts {
   std::uint64_t uses = 0;                  ///< of units, in training
   std::vector<BucketId> order;             ///< buckets by their first use in training
 };
+
+/// Without the uses that `rank` leaves out.
+inline MicroBatchProgram program_of(const MicroBatchProgram& program, int rank) {
+  MicroBatchProgram own;
+  std::vector<bool> open;
+  for (const Op& op : program) {
+    bool absent = op.absent(rank);
+    if (op.kind == Op::begin_forward || op.kind == Op::begin_backward) {
+      open.push_back(absent);
+    } else if (op.kind == Op::end) {
+      absent = open.back();
+      open.pop_back();
+    }
+    if (!absent) {
+      own.push_back(op);
+    }
+  }
+  return own;
+}
 
 /// Walks one program after the other; `memory` says which bucket is in which class.
 class ProgramCounter {
@@ -156,6 +176,44 @@ inline std::optional<int> least_count(const SlotPlan& slots,
   return least;
 }
 
+inline bool keeps_buffers(const Options& options) {
+  return row_of(options.strategy).full_buffer == FullBuffer::stays;
+}
+
+struct Plans {
+  BucketPlan buckets;
+  MemoryPlan memory;
+};
+
+/// What a runtime would plan if no count of slots were given.
+inline Plans plans_of(const Model& model, const Options& options, int ranks) {
+  const DeviceMesh mesh = resolve(options.mesh, ranks).value();
+  BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
+  if (options.strategy == Strategy::owner_broadcast) {
+    deal_owners(plan, mesh);
+  }
+  std::vector<BucketLayout> layouts;
+  for (const Bucket& bucket : plan.buckets) {
+    std::vector<std::int64_t> numels;
+    for (const ParameterId parameter : bucket.parameters) {
+      numels.push_back(model.parameters()[parameter].numel);
+    }
+    const int members = bucket.group == expert_group ? mesh.shard / mesh.ep : mesh.shard;
+    layouts.push_back(bucket.owner < 0 ? BucketLayout(numels, members, options.alignment_numel)
+                                       : BucketLayout::owned(numels, bucket.owner, members,
+                                                             options.alignment_numel));
+  }
+  MemoryLimits limits{.gradient_dtype = options.reduce_dtype,
+                      .keep_gathered = keeps_buffers(options) || !options.reshard_after_forward,
+                      .kept_units = {},
+                      .keep_gradients = !options.free_full_gradients};
+  for (const std::string& unit : options.keep_gathered) {
+    limits.kept_units.push_back(model.unit(unit));
+  }
+  MemoryPlan memory = plan_memory(model, plan, layouts, limits).value();
+  return {std::move(plan), std::move(memory)};
+}
+
 /// Sets the four limits to the least that does for `steps`, and to as many more as `spare` says.
 template <class Spare>
 Options with_slots(Options options,
@@ -163,16 +221,7 @@ Options with_slots(Options options,
                    int ranks,
                    const std::vector<StepProgram>& steps,
                    Spare spare) {
-  const BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
-  std::vector<BucketLayout> layouts;
-  for (const Bucket& bucket : plan.buckets) {
-    std::vector<std::int64_t> numels;
-    for (const ParameterId parameter : bucket.parameters) {
-      numels.push_back(model.parameters()[parameter].numel);
-    }
-    layouts.emplace_back(numels, ranks, options.alignment_numel);
-  }
-  const MemoryPlan memory = plan_memory(model, plan, layouts, {}).value();
+  const auto [plan, memory] = plans_of(model, options, ranks);
   ProgramCounter counter(plan, memory);
   for (const StepProgram& step : steps) {
     for (const MicroBatchProgram& program : step) {
@@ -190,6 +239,17 @@ Options with_slots(Options options,
   options.outsized_gradient_slots =
       count(memory.gradients, facts.filling_max, "outsized_gradient_slots");
   return options;
+}
+
+/// Slot bytes that frozen buckets hold for good where buckets keep their buffers, once all are
+/// gathered.
+inline std::int64_t bytes_frozen(const BucketPlan& plan, const MemoryPlan& memory) {
+  std::int64_t bytes = 0;
+  for (const Bucket& bucket : plan.buckets) {
+    const std::uint32_t index = memory.parameters.class_of[bucket.id];
+    bytes += bucket.trainable ? 0 : memory.parameters.classes[index].bytes_per_slot;
+  }
+  return bytes;
 }
 
 /// Slot bytes that hold parameters after an update, all slots having been free: the next step's

@@ -3,12 +3,15 @@
 /// (recomputations and eval not counted), else at the end of the micro-batch. Each reduce adds what
 /// the ranks have contributed since the last one, in rank order; the total adds the reduces in
 /// order. Divides once, updates. With several replicas (HSDP) each replica's ranks are added first,
-/// then the replicas, in order: of every reduce, or of the step's totals. A rank that leaves a use
-/// out computes nothing there; for the count of forwards and backwards it is as if it did.
+/// then the replicas, in order: of every reduce, or of the step's totals. Parameters of experts
+/// have a value for each expert and are added over the ranks that hold it. A rank that leaves a use
+/// out contributes zeros.
 #pragma once
 
 #include "toy_model.hpp"
+#include "troupe/core/mesh.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -20,7 +23,7 @@ namespace troupe::test {
 enum class OptimizerKind { sgd, adamw };
 
 struct ReferenceResult {
-  std::map<std::string, std::vector<float>> parameters;
+  std::map<std::string, std::vector<float>> parameters;  ///< by `name_of_copy`
   std::vector<float> losses;  ///< per step: the ranks' states, summed in rank order
 };
 
@@ -41,7 +44,11 @@ inline float through_bf16(float value) {
 struct SumOrder {
   int replicas = 1;
   bool at_step_end = false;
-  bool once = false;  ///< one reduce in each micro-batch, of all that it contributes
+  int experts = 1;    ///< neighbours that hold different ones
+  bool once = false;  ///< a parameter is reduced once in each micro-batch, at its end
+  bool bf16 = false;  ///< gradients are contributed, and sums rounded, in bf16
+  float divisor = 0;  ///< 0: the number of ranks
+  float expert_divisor = 0;
 };
 
 class Reference {
@@ -49,9 +56,19 @@ class Reference {
   Reference(const Model& model, int ranks, OptimizerKind optimizer, SumOrder order = {})
       : model_(model), ranks_(ranks), optimizer_(optimizer), order_(order) {
     for (const Parameter& parameter : model.parameters()) {
+      copies_.push_back({parameter.id, 0});
+    }
+    for (const Parameter& parameter : model.parameters()) {
+      for (int expert = 1; of_expert(parameter) && expert < order.experts; ++expert) {
+        copies_.push_back({parameter.id, expert});
+      }
+    }
+    for (const Copy& copy : copies_) {
+      const Parameter& parameter = model.parameters()[copy.parameter];
+      const std::string name = name_of_copy(parameter.full_name, copy.expert);
       std::vector<float> values(static_cast<std::size_t>(parameter.numel));
       for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = initial_value(parameter.full_name, i);
+        values[i] = initial_value(name, i);
       }
       weights_.push_back(values);
       m_.emplace_back(values.size(), 0.0F);
@@ -64,8 +81,9 @@ class Reference {
     for (std::size_t index = 0; index < steps.size(); ++index) {
       result.losses.push_back(step(steps[index], static_cast<int>(index)));
     }
-    for (const Parameter& parameter : model_.parameters()) {
-      result.parameters[parameter.full_name] = weights_[parameter.id];
+    for (std::size_t c = 0; c < copies_.size(); ++c) {
+      const std::string& name = model_.parameters()[copies_[c].parameter].full_name;
+      result.parameters[name_of_copy(name, copies_[c].expert)] = weights_[c];
     }
     return result;
   }
@@ -76,9 +94,9 @@ class Reference {
     update(gradients_);
     return loss;
   }
-  /// Per parameter: the weights now.
+  /// Per parameter (of expert 0): the weights now.
   const std::vector<std::vector<float>>& weights() const { return weights_; }
-  /// Per parameter: the averaged gradients of the last step.
+  /// Per parameter (of expert 0): the averaged gradients of the last step.
   const std::vector<std::vector<float>>& gradients() const { return gradients_; }
 
  private:
@@ -93,6 +111,51 @@ class Reference {
     bool filling = false;  ///< contributed since its last reduce
   };
 
+  /// One value of a parameter: each expert has its own.
+  struct Copy {
+    ParameterId parameter = 0;
+    int expert = 0;
+  };
+
+  static bool of_expert(const Parameter& parameter) { return parameter.spec.group == expert_group; }
+  bool holds(int rank, const Copy& copy) const {
+    return !of_expert(model_.parameters()[copy.parameter]) || rank % order_.experts == copy.expert;
+  }
+  std::size_t copy_at(ParameterId parameter, int rank) const {
+    return static_cast<std::size_t>(std::ranges::find_if(copies_,
+                                                         [&](const Copy& copy) {
+                                                           return copy.parameter == parameter &&
+                                                                  holds(rank, copy);
+                                                         }) -
+                                    copies_.begin());
+  }
+  float on_wire(float value) const { return order_.bf16 ? through_bf16(value) : value; }
+
+  /// What the ranks [first, last) contribute to one reduce of a copy, added in order.
+  std::vector<float> sum_of(const std::vector<Contributions>& of_ranks,
+                            const Copy& copy,
+                            std::size_t reduce,
+                            std::size_t first,
+                            std::size_t last) const {
+    std::vector<float> sum;
+    for (std::size_t rank = first; rank < last; ++rank) {
+      if (!holds(static_cast<int>(rank), copy)) {
+        continue;
+      }
+      const auto& reduces = of_ranks[rank][copy.parameter];
+      const std::vector<float> part = reduce < reduces.size()
+                                          ? reduces[reduce]
+                                          : std::vector<float>(weights_[copy.parameter].size());
+      if (sum.empty()) {
+        sum = part;
+      } else {
+        add(sum, part);
+      }
+    }
+    std::ranges::transform(sum, sum.begin(), [&](float value) { return on_wire(value); });
+    return sum;
+  }
+
   float train_step(const StepProgram& program, int step) {
     Gradients total = zeros();
     std::vector<Gradients> of_replicas(static_cast<std::size_t>(order_.replicas), zeros());
@@ -102,21 +165,22 @@ class Reference {
       std::vector<Contributions> of_ranks;
       float batch_loss = 0.0F;
       for (int rank = 0; rank < ranks_; ++rank) {
-        of_ranks.emplace_back(weights_.size());
+        of_ranks.emplace_back(model_.parameters().size());
         const Data data{rank, step, static_cast<int>(batch)};
         batch_loss = batch_loss + run(program[batch], data, of_ranks.back());
       }
       loss = loss + batch_loss;
-      for (std::size_t p = 0; p < total.size(); ++p) {
-        for (std::size_t reduce = 0; reduce < of_ranks[0][p].size(); ++reduce) {
+      for (std::size_t c = 0; c < copies_.size(); ++c) {
+        std::size_t reduces = 0;
+        for (const Contributions& each : of_ranks) {
+          reduces = std::max(reduces, each[copies_[c].parameter].size());
+        }
+        for (std::size_t reduce = 0; reduce < reduces; ++reduce) {
           std::vector<float> sum;
           for (std::size_t first = 0; first < of_ranks.size(); first += shard) {
-            std::vector<float> part = of_ranks[first][p][reduce];
-            for (std::size_t rank = first + 1; rank < first + shard; ++rank) {
-              add(part, of_ranks[rank][p][reduce]);
-            }
+            const auto part = sum_of(of_ranks, copies_[c], reduce, first, first + shard);
             if (order_.at_step_end) {
-              add(of_replicas[first / shard][p], part);
+              add(of_replicas[first / shard][c], part);
             } else if (first == 0) {
               sum = part;
             } else {
@@ -124,7 +188,8 @@ class Reference {
             }
           }
           if (!order_.at_step_end) {
-            add(total[p], sum);
+            std::ranges::transform(sum, sum.begin(), [&](float value) { return on_wire(value); });
+            add(total[c], sum);
           }
         }
       }
@@ -132,14 +197,16 @@ class Reference {
     if (order_.at_step_end) {
       total = of_replicas[0];
       for (std::size_t replica = 1; replica < of_replicas.size(); ++replica) {
-        for (std::size_t p = 0; p < total.size(); ++p) {
-          add(total[p], of_replicas[replica][p]);
+        for (std::size_t c = 0; c < total.size(); ++c) {
+          add(total[c], of_replicas[replica][c]);
         }
       }
     }
-    for (auto& gradient : total) {
-      for (float& g : gradient) {
-        g = g / static_cast<float>(ranks_);
+    for (std::size_t c = 0; c < total.size(); ++c) {
+      const bool expert = of_expert(model_.parameters()[copies_[c].parameter]);
+      const float given = expert ? order_.expert_divisor : order_.divisor;
+      for (float& g : total[c]) {
+        g = g / (given > 0 ? given : static_cast<float>(ranks_));
       }
     }
     gradients_ = std::move(total);
@@ -152,14 +219,15 @@ class Reference {
     bool in_eval = false;
     bool in_backward = false;
     std::vector<Op> open;
-    std::vector<Progress> progress(weights_.size());
+    std::vector<Progress> progress(model_.parameters().size());
     float loss = 0.0F;
     for (const Op& op : program) {
+      const bool absent = op.absent(data.rank);
       switch (op.kind) {
         case Op::forward:
         case Op::begin_forward:
-          if (!op.absent(data.rank)) {
-            loss = (in_eval ? eval : activations).forward(data, op.unit, views(op.unit));
+          if (!absent) {
+            loss = (in_eval ? eval : activations).forward(data, op.unit, views(op.unit, data.rank));
           }
           for (const UnitParameter& each : model_.units()[op.unit].parameters) {
             progress[each.parameter].forwards += in_eval || in_backward ? 0 : 1;
@@ -195,12 +263,12 @@ class Reference {
     return loss;
   }
 
-  std::vector<std::span<const float>> views(std::size_t unit) {
+  std::vector<std::span<const float>> views(std::size_t unit, int rank) {
     std::vector<std::span<const float>> views;
     seen_.clear();
     for (const UnitParameter& each : model_.units()[unit].parameters) {
       const Parameter& parameter = model_.parameters()[each.parameter];
-      std::vector<float> values = weights_[each.parameter];
+      std::vector<float> values = weights_[copy_at(each.parameter, rank)];
       if (parameter.spec.dtype == DType::bf16) {
         for (float& value : values) {
           value = through_bf16(value);
@@ -219,8 +287,8 @@ class Reference {
                 Activations& activations,
                 std::vector<Progress>& progress,
                 Contributions& own) {
-    const auto parameters = views(op.unit);
     const bool absent = op.absent(data.rank);
+    const auto parameters = views(op.unit, data.rank);
     std::size_t i = 0;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const ParameterId id = model_.units()[op.unit].parameters[p].parameter;
@@ -230,10 +298,10 @@ class Reference {
         progress[id].filling = true;
         own[id].emplace_back(parameters[p].size(), 0.0F);
       }
-      for (std::size_t j = 0; j < parameters[p].size(); ++j) {
+      for (std::size_t j = 0; j < parameters[p].size() && !absent; ++j) {
         const float g = activations.gradient(data, op.unit, i++, parameters[p][j]);
-        if (trainable && op.touches(p, data.rank) && !absent) {
-          own[id].back()[j] = own[id].back()[j] + g;
+        if (trainable && op.touches(p, data.rank)) {
+          own[id].back()[j] = on_wire(own[id].back()[j] + g);
         }
       }
     }
@@ -247,8 +315,8 @@ class Reference {
       Progress& at = progress[each.parameter];
       --at.backwards_open;
       ++at.backwards_ended;
-      if (!order_.once && at.backwards_open == 0 && at.backwards_ended >= at.forwards) {
-        at.filling = false;
+      if (at.backwards_open == 0 && at.backwards_ended >= at.forwards) {
+        at.filling = order_.once && at.filling;
       }
     }
   }
@@ -257,19 +325,19 @@ class Reference {
     ++t_;
     const auto c1 = static_cast<float>(1.0 - std::pow(static_cast<double>(0.9F), t_));
     const auto c2 = static_cast<float>(1.0 - std::pow(static_cast<double>(0.999F), t_));
-    for (const Parameter& parameter : model_.parameters()) {
-      if (!parameter.spec.trainable) {
+    for (std::size_t c = 0; c < copies_.size(); ++c) {
+      if (!model_.parameters()[copies_[c].parameter].spec.trainable) {
         continue;
       }
-      std::vector<float>& w = weights_[parameter.id];
+      std::vector<float>& w = weights_[c];
       for (std::size_t i = 0; i < w.size(); ++i) {
-        const float g = gradients[parameter.id][i];
+        const float g = gradients[c][i];
         if (optimizer_ == OptimizerKind::sgd) {
           w[i] = w[i] - 0.125F * g;
           continue;
         }
-        float& m = m_[parameter.id][i];
-        float& v = v_[parameter.id][i];
+        float& m = m_[c][i];
+        float& v = v_[c][i];
         m = 0.9F * m + (1.0F - 0.9F) * g;
         v = 0.999F * v + (1.0F - 0.999F) * (g * g);
         w[i] = w[i] - 0.01F * (m / c1 / (std::sqrt(v / c2) + 1e-8F) + 0.01F * w[i]);
@@ -294,7 +362,8 @@ class Reference {
   int ranks_;
   OptimizerKind optimizer_;
   SumOrder order_;
-  std::vector<std::vector<float>> weights_, m_, v_;
+  std::vector<Copy> copies_;                         ///< those of expert 0 first, by parameter
+  std::vector<std::vector<float>> weights_, m_, v_;  ///< per copy
   Gradients gradients_;
   std::vector<std::vector<float>> seen_;  // what compute sees of the unit at hand
   int t_ = 0;

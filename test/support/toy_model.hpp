@@ -69,6 +69,11 @@ inline float initial_value(std::string_view full_name, std::size_t i) {
   return static_cast<float>((hash + i * 29) % 101) / 64.0F - 0.75F;
 }
 
+/// For initial values and results: each expert has its own values of a parameter.
+inline std::string name_of_copy(std::string_view full_name, int expert) {
+  return std::string(full_name) + (expert > 0 ? "#" + std::to_string(expert) : "");
+}
+
 /// What a trainer does in one step, apart from the optimizer.
 struct Op {
   enum Kind {
@@ -84,12 +89,12 @@ struct Op {
   std::size_t unit = 0;
   std::uint32_t untouched = 0;       ///< a backward contributes nothing to these parameters …
   std::uint32_t untouched_on = ~0U;  ///< … on these ranks; bits, as of the unit's parameters
-  std::uint32_t absent_on = 0;       ///< ranks (bits) that leave the use out, not what lies in it
+  std::uint32_t absent_on = 0;       ///< a use that these ranks leave out
 
+  bool absent(int rank) const { return (absent_on >> static_cast<unsigned>(rank) & 1U) != 0; }
   bool touches(std::size_t parameter, int rank) const {
     return ((untouched >> parameter) & (untouched_on >> static_cast<unsigned>(rank)) & 1U) == 0;
   }
-  bool absent(int rank) const { return (absent_on >> static_cast<unsigned>(rank) & 1U) != 0; }
 };
 using MicroBatchProgram = std::vector<Op>;
 using StepProgram = std::vector<MicroBatchProgram>;

@@ -36,11 +36,15 @@ struct ToyTrainer {
   HostStream* stream = nullptr;                ///< null: compute on the calling thread
   std::function<void()> pause = {};            ///< called between events, for random delays
   std::function<void(const Op&)> before = {};  ///< called before each op is carried out
+  std::function<void()> between = {};          ///< called after each micro-batch
 
   void initialize() const {
-    runtime.initialize([](ParameterView parameter) {
+    runtime.initialize([&](ParameterView parameter) {
+      const Model& model = runtime.model();
+      const std::string& group = model.parameters()[model.parameter(parameter.name)].spec.group;
+      const int expert = group == expert_group ? rank % runtime.options().mesh.ep : 0;
       for (std::size_t i = 0; i < parameter.data.size(); ++i) {
-        parameter.data[i] = initial_value(parameter.name, i);
+        parameter.data[i] = initial_value(name_of_copy(parameter.name, expert), i);
       }
     });
   }
@@ -54,11 +58,18 @@ struct ToyTrainer {
     auto activations = std::make_shared<Activations>();
     auto eval_activations = std::make_shared<Activations>();
     auto loss = std::make_shared<float>(0.0F);
-    std::deque<Use> open;
+    std::deque<std::optional<Use>> open;  // of those left out, nothing
     std::optional<Eval> eval;
     for (const Op& op : program) {
       if (before) {
         before(op);
+      }
+      if (op.absent(rank)) {
+        leave_out(op);
+        if (op.kind == Op::begin_forward || op.kind == Op::begin_backward) {
+          open.emplace_back();
+        }
+        continue;
       }
       switch (op.kind) {
         case Op::forward:
@@ -98,6 +109,9 @@ struct ToyTrainer {
     }
     scope.reset();
     wait_for_stream();
+    if (between) {
+      between();
+    }
     return *loss;
   }
 
@@ -116,6 +130,14 @@ struct ToyTrainer {
   std::vector<float> losses{};  ///< of the last step, per micro-batch
 
  private:
+  /// Says so where that is needed.
+  void leave_out(const Op& op) const {
+    if (runtime.options().strategy == Strategy::full_shard) {
+      const bool backward = op.kind == Op::backward || op.kind == Op::begin_backward;
+      runtime.skip(static_cast<UnitId>(op.unit), backward ? Pass::backward : Pass::forward);
+    }
+  }
+
   template <class Work>
   void compute(Work work) {
     if (stream == nullptr) {
