@@ -135,6 +135,12 @@ Schedule::Schedule(SchedulePlan plan)
   if (plan_.agreed) {
     agreed_ = plan_.first_order;
     waiting_.resize(plan_.gradient_classes.size());
+    unit_count_.resize(buckets_.size());
+    for (const std::vector<BucketId>& of_unit : plan_.unit_buckets) {
+      for (const BucketId bucket : of_unit) {
+        ++unit_count_[bucket];
+      }
+    }
     index_order();
   }
 }
@@ -162,12 +168,12 @@ Result<void> Schedule::end_micro_batch() {
     return *std::move(refused);
   }
   if (plan_.agreed) {
-    if (!plan_reduces(true)) {
-      return refuse_zeros();
-    }
     gather_rest();
+    relieve_zeros();
+    plan_reduces(true);
     reduce_planned();
     end_reduces();
+    record_micro_batch();
   }
   for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (buckets_[bucket].gradient_slot != no_slot) {

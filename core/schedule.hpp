@@ -11,20 +11,23 @@
 /// [Note: the agreed order] Where every bucket keeps its full buffer (owner_broadcast,
 /// sharded_optimizer), a bucket is gathered once after each update, and ranks need not use the same
 /// units: what launches collectives is then not the use but one order for all ranks, the one that
-/// rank 0 recorded in the last step (the plan's until then).
+/// rank 0 recorded in the last step (the plan's until then). The first micro-batch that uses a
+/// bucket says behind which others it comes; one that rank 0 did without keeps its place behind
+/// what was before it. Thus units that rank 0 leaves out, once or always, do not change the order.
 ///
 ///  - Gathers are launched in that order only. A use launches those up to its own last bucket;
 ///    prefetches are those within `prefetch_depth` places behind the farthest place that a use has
 ///    reached, up to the first that is stale. Since that is a function of the farthest use, ranks
 ///    that differ in between are together again at their next common use.
-///  - All gathers come before the first reduce: a backward, the ends of micro-batches and evals, and
-///    an update inside a micro-batch launch what is left of them. A backward while a bucket is stale
-///    is refused; after those ends such a bucket is gathered at its update.
+///  - All gathers come before the first reduce: a backward, the ends of micro-batches and evals,
+///  and
+///    an update inside a micro-batch launch what is left of them. A backward while a bucket is
+///    stale is refused; after those ends such a bucket is gathered at its update.
 ///  - Each micro-batch reduces every trainable bucket once, in the agreed order. A bucket that is
 ///    complete waits for those before it; one that this rank has not used is reduced as zeros when
 ///    a later one waits; the end of the micro-batch reduces the rest. If a backward finds no
-///    gradient slot, waiting buckets go out of turn to make room: ranks whose calls are the same
-///    stay together.
+///    gradient slot, or that end none for zeros, waiting buckets go out of turn to make room: ranks
+///    whose calls are the same stay together.
 ///  - A frozen bucket stays gathered until an update has changed it.
 ///
 /// Cost per event is O(1) in the number of buckets: a scan pointer, positions per bucket, victims
@@ -236,8 +239,8 @@ class Schedule {
     // [Note: the agreed order]
     bool waiting = false;          ///< complete, its reduce is held back
     bool reduced = false;          ///< in this micro-batch
-    bool gather_recorded = false;  ///< in this step
-    bool reduce_recorded = false;  ///< in this step
+    bool gather_recorded = false;  ///< in this micro-batch
+    bool reduce_recorded = false;  ///< in this micro-batch
     std::size_t gather_place = 0;  ///< in `agreed_.gathers`
   };
 
@@ -295,10 +298,12 @@ class Schedule {
   void note_used(BucketId bucket);
   void note_complete(BucketId bucket);
   void no_longer_waits(BucketId bucket);
-  bool plan_reduces(bool all);
+  void plan_reduces(bool all);
   void reduce_planned();
   void relieve(UnitId unit);
+  void relieve_zeros();
   void end_reduces();
+  void record_micro_batch();
   void finish_record();
 
   // Reasons to refuse an event, in schedule_refusals.cpp. They change nothing that is observable.
@@ -306,7 +311,6 @@ class Schedule {
   std::optional<Failure> refuse_slots(UnitId unit, bool backward);
   std::optional<Failure> refuse_gradient_slots(UnitId unit);
   std::optional<Failure> refuse_agreed(UnitId unit, bool backward) const;
-  Failure refuse_zeros() const;
   std::optional<Failure> refuse_if_open(std::string_view event, std::size_t first) const;
   std::string open_uses_of(std::uint32_t slot_class) const;
   std::string holders_of(std::uint32_t gradient_class) const;
@@ -337,7 +341,8 @@ class Schedule {
 
   // [Note: the agreed order]
   AgreedOrder agreed_;
-  AgreedOrder record_;                  ///< of this step: by first use, by first completion
+  AgreedOrder record_;                  ///< of this micro-batch: by first use, by first completion
+  AgreedOrder step_record_;             ///< of the micro-batches before it, in one
   AgreedOrder finished_record_;         ///< of the last one, completed
   std::size_t next_gather_ = 0;         ///< in `agreed_.gathers`; all before it are held
   std::size_t reached_ = 0;             ///< behind the farthest place that a use has needed
@@ -345,6 +350,7 @@ class Schedule {
   std::vector<BucketId> planned_;       ///< reduces of this event
   std::vector<std::uint32_t> waiting_;  ///< per gradient class: buckets that wait
   std::uint32_t waiting_count_ = 0;     ///< … of all classes
+  std::vector<std::uint32_t> unit_count_;  ///< per bucket: units that use it
 };
 
 }  // namespace troupe

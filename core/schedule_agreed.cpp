@@ -9,16 +9,46 @@ namespace troupe {
 
 namespace {
 
-/// `record`, and behind it what only `order` names, in its order.
-void complete_with(const std::vector<BucketId>& order,
-                   std::size_t bucket_count,
-                   std::vector<BucketId>& record) {
-  std::vector<bool> recorded(bucket_count);
-  for (const BucketId bucket : record) {
-    recorded[bucket] = true;
+/// Adds to `record` what only `next` names: behind all that is before it there and, where that
+/// leaves a choice, where `order` has it.
+/// by_time  if they have nothing in common, all of `next` is behind
+void merge_into(std::vector<BucketId>& record,
+                const std::vector<BucketId>& next,
+                const std::vector<BucketId>& order,
+                std::size_t bucket_count,
+                bool by_time) {
+  constexpr std::size_t nowhere = ~std::size_t{0};
+  const auto places_of = [&](const std::vector<BucketId>& list) {
+    std::vector<std::size_t> places(bucket_count, nowhere);
+    for (std::size_t place = 0; place < list.size(); ++place) {
+      places[list[place]] = place;
+    }
+    return places;
+  };
+  const std::vector<std::size_t> in_record = places_of(record);
+  const std::vector<std::size_t> in_next = places_of(next);
+  const std::vector<std::size_t> in_order = places_of(order);
+  const auto in_common = [&](BucketId bucket) { return in_record[bucket] != nowhere; };
+  std::size_t taken = 0;  // of `record`, into `merged`
+  if (by_time && std::ranges::none_of(next, in_common)) {
+    taken = record.size();
   }
-  std::ranges::copy_if(order, std::back_inserter(record),
-                       [&](BucketId bucket) { return !recorded[bucket]; });
+  std::vector<BucketId> merged(record.begin(), record.begin() + static_cast<std::ptrdiff_t>(taken));
+  for (const BucketId bucket : next) {
+    if (in_common(bucket)) {
+      while (taken <= in_record[bucket]) {
+        merged.push_back(record[taken++]);
+      }
+      continue;
+    }
+    while (taken < record.size() && in_next[record[taken]] == nowhere &&
+           in_order[record[taken]] < in_order[bucket]) {
+      merged.push_back(record[taken++]);
+    }
+    merged.push_back(bucket);
+  }
+  merged.insert(merged.end(), record.begin() + static_cast<std::ptrdiff_t>(taken), record.end());
+  record = std::move(merged);
 }
 
 }  // namespace
@@ -95,12 +125,10 @@ void Schedule::no_longer_waits(BucketId bucket) {
 
 /// Which buckets are due, in order, into `planned_`: those that are complete and, while a complete
 /// one waits behind them, those that this rank has not used; with `all`, the rest too. Without a
-/// gradient slot for the zeros of an unused one, it and what is behind it have to wait; false if
-/// that cannot be.
-bool Schedule::plan_reduces(bool all) {
+/// gradient slot for the zeros of an unused one, it and what is behind it have to wait.
+void Schedule::plan_reduces(bool all) {
   planned_.clear();
   std::uint32_t waiting = waiting_count_;
-  bool fits = true;
   for (std::size_t place = next_reduce_; place < agreed_.reduces.size(); ++place) {
     const BucketId bucket = agreed_.reduces[place];
     const BucketView& view = buckets_[bucket];
@@ -115,7 +143,6 @@ bool Schedule::plan_reduces(bool all) {
     if (!unused) {
       ++wanted_[index];  // given back
     } else if (gradient_classes_[index].count() + wanted_[index] == 0) {
-      fits = !all;
       break;
     }
     waiting -= view.waiting ? 1U : 0U;
@@ -124,7 +151,6 @@ bool Schedule::plan_reduces(bool all) {
   for (const BucketId bucket : planned_) {
     wanted_[plan_.gradient_class[bucket]] = 0;
   }
-  return fits;
 }
 
 void Schedule::reduce_planned() {
@@ -161,6 +187,26 @@ void Schedule::relieve(UnitId unit) {
   }
 }
 
+/// At the end of a micro-batch: where all gradient slots of a class are held and the first bucket
+/// of that class needs one for its zeros, one of the others goes out of turn.
+void Schedule::relieve_zeros() {
+  enum : std::uint32_t { not_seen, lacks_slot, settled };
+  std::vector<std::uint32_t>& progress = wanted_;
+  for (std::size_t place = next_reduce_; place < agreed_.reduces.size(); ++place) {
+    const BucketId bucket = agreed_.reduces[place];
+    const std::uint32_t index = plan_.gradient_class[bucket];
+    if (buckets_[bucket].reduced || progress[index] == settled) {
+      continue;
+    }
+    const bool holds = buckets_[bucket].gradient_slot != no_slot;
+    if (progress[index] == lacks_slot && holds) {
+      reduce(bucket);
+    }
+    progress[index] = holds || gradient_classes_[index].count() > 0 ? settled : lacks_slot;
+  }
+  std::ranges::fill(wanted_, 0U);
+}
+
 /// At the end of a micro-batch, when all are reduced.
 void Schedule::end_reduces() {
   for (const BucketId bucket : agreed_.reduces) {
@@ -169,14 +215,32 @@ void Schedule::end_reduces() {
   next_reduce_ = 0;
 }
 
-void Schedule::finish_record() {
-  complete_with(agreed_.gathers, buckets_.size(), record_.gathers);
-  complete_with(agreed_.reduces, buckets_.size(), record_.reduces);
-  finished_record_ = std::exchange(record_, {});
-  for (BucketView& view : buckets_) {
-    view.gather_recorded = false;
-    view.reduce_recorded = false;
+/// At the end of a micro-batch: the first one that uses a bucket says behind which others. Of a
+/// bucket with several units it says so only if all are used: other ranks may use the one left out.
+/// Gathers come one micro-batch after the other where these share no bucket; for reduces, which may
+/// need each other's slots, the order in force is safer.
+void Schedule::record_micro_batch() {
+  for (const BucketId bucket : record_.gathers) {
+    buckets_[bucket].gather_recorded = false;
   }
+  for (const BucketId bucket : record_.reduces) {
+    buckets_[bucket].reduce_recorded = false;
+  }
+  std::erase_if(record_.gathers, [&](BucketId bucket) {
+    return buckets_[bucket].forwards_begun < unit_count_[bucket];
+  });
+  std::erase_if(record_.reduces, [&](BucketId bucket) {
+    return buckets_[bucket].backwards_ended < unit_count_[bucket];
+  });
+  merge_into(step_record_.gathers, record_.gathers, agreed_.gathers, buckets_.size(), true);
+  merge_into(step_record_.reduces, record_.reduces, agreed_.reduces, buckets_.size(), false);
+  record_ = {};
+}
+
+void Schedule::finish_record() {
+  merge_into(step_record_.gathers, agreed_.gathers, agreed_.gathers, buckets_.size(), true);
+  merge_into(step_record_.reduces, agreed_.reduces, agreed_.reduces, buckets_.size(), false);
+  finished_record_ = std::exchange(step_record_, {});
 }
 
 }  // namespace troupe

@@ -151,23 +151,6 @@ std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const
   return std::nullopt;
 }
 
-/// The end of a micro-batch finds no gradient slot for a bucket that this rank has not used: the
-/// first that `plan_reduces` left out.
-Failure Schedule::refuse_zeros() const {
-  const auto lacking = std::ranges::find_if(agreed_.reduces, [&](BucketId bucket) {
-    return !buckets_[bucket].reduced && std::ranges::count(planned_, bucket) == 0;
-  });
-  const std::uint32_t index = plan_.gradient_class[*lacking];
-  const SchedulePlan::Class& limit = plan_.gradient_classes[index];
-  Failure failure =
-      misuse(concat("the micro-batch cannot end: bucket ", plan_.bucket_names[*lacking],
-                    " was not used and needs a gradient slot for its zeros, but of ",
-                    limit_text(limit, "gradient slot"), ", ", limit.count,
-                    " are held by: ", holders_of(index), remedy(limit, limit.count + 1)));
-  failure.bucket = *lacking;
-  return failure;
-}
-
 std::optional<Failure> Schedule::refuse_if_open(std::string_view event, std::size_t first) const {
   if (open_.size() <= first) {
     return std::nullopt;

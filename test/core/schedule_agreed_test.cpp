@@ -224,7 +224,7 @@ TEST_CASE("agreed order: the record is by first use and by completion, those aro
   CHECK(trainer.forward(0) == "gather 1, gather 0, use 0, gather 2");
 }
 
-TEST_CASE("agreed order: what was not used is recorded behind, in the order in force") {
+TEST_CASE("agreed order: what was not used keeps its place in the order in force") {
   SchedulePlan plan = agreed_plan(one_bucket_each(4), 0);
   plan.first_order = {.gathers = {2, 0, 3, 1}, .reduces = {1, 3, 0, 2}};
   Trainer trainer = trainer_in_micro_batch(std::move(plan));
@@ -236,7 +236,7 @@ TEST_CASE("agreed order: what was not used is recorded behind, in the order in f
   trainer.end_micro_batch();
   trainer.step_end();
   CHECK(trainer.schedule.recorded() ==
-        AgreedOrder{.gathers = {3, 2, 0, 1}, .reduces = {3, 1, 0, 2}});
+        AgreedOrder{.gathers = {2, 0, 3, 1}, .reduces = {1, 3, 0, 2}});
   trainer.step_end();
   CHECK(trainer.schedule.recorded() ==
         AgreedOrder{.gathers = {2, 0, 3, 1}, .reduces = {1, 3, 0, 2}});  // none was adopted

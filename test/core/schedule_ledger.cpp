@@ -74,7 +74,7 @@ bool Ledger::possible(const Event& event) const {
     case EventKind::begin_micro_batch:
       return !in_eval_ && !in_micro_batch_;
     case EventKind::end_micro_batch:
-      return !in_eval_ && in_micro_batch_ && open_.empty() && (!plan_.agreed || zeros_fit());
+      return !in_eval_ && in_micro_batch_ && open_.empty();
     case EventKind::begin_forward:
       return (in_eval_ || in_micro_batch_) && fits(event.id, false);
     case EventKind::begin_backward:

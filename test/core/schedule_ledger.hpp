@@ -64,7 +64,6 @@ class Ledger {
 
   // [Note: the agreed order], in schedule_ledger_agreed.cpp.
   bool fits_order(UnitId unit, bool backward) const;
-  bool zeros_fit() const;
   bool may_go_out_of_turn(const Event& event, BucketId bucket) const;
   std::string check_order_of_gather(BucketId bucket) const;
   std::string check_zeros(const Event& event, BucketId bucket) const;

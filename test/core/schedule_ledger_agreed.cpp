@@ -21,22 +21,6 @@ bool Ledger::fits_order(UnitId unit, bool backward) const {
   });
 }
 
-/// All can be reduced in order, each unused bucket finding a gradient slot when its turn comes.
-bool Ledger::zeros_fit() const {
-  std::vector<std::int64_t> free;
-  for (const SchedulePlan::Class& limit : plan_.gradient_classes) {
-    free.push_back(limit.count);
-  }
-  for (const BucketId bucket : order_.reduces) {
-    free[plan_.gradient_class[bucket]] -= entries_[bucket].gradient_slot != no_slot ? 1 : 0;
-  }
-  return std::ranges::all_of(order_.reduces, [&](BucketId bucket) {
-    std::int64_t& of_class = free[plan_.gradient_class[bucket]];
-    of_class += entries_[bucket].gradient_slot != no_slot ? 1 : 0;
-    return entries_[bucket].reduced || of_class > 0;
-  });
-}
-
 std::string Ledger::check_order_of_gather(BucketId bucket) const {
   const auto end = std::ranges::find(order_.gathers, bucket);
   const bool in_order = std::all_of(order_.gathers.begin(), end, [&](BucketId before) {
@@ -54,8 +38,16 @@ std::string Ledger::check_zeros(const Event& event, BucketId bucket) const {
              : "zeros are reduced for buckets that were not used";
 }
 
-/// A backward that needs gradient slots may let complete buckets of other units out of turn.
+/// A backward that needs gradient slots may let complete buckets of other units out of turn, the
+/// end of a micro-batch one of those that hold all slots of a class.
 bool Ledger::may_go_out_of_turn(const Event& event, BucketId bucket) const {
+  if (event.kind == EventKind::end_micro_batch) {
+    const std::uint32_t index = plan_.gradient_class[bucket];
+    const auto held = std::ranges::count_if(order_.reduces, [&](BucketId other) {
+      return plan_.gradient_class[other] == index && entries_[other].gradient_slot != no_slot;
+    });
+    return held == plan_.gradient_classes[index].count;
+  }
   return event.kind == EventKind::begin_backward && !uses(event.id, bucket) && complete(bucket);
 }
 

@@ -106,8 +106,16 @@ schedule_mutant(backward_leaves_gathers schedule.cpp
   "    relieve(unit);")
 schedule_mutant(micro_batch_leaves_gathers schedule.cpp
   "    gather_rest();
-    reduce_planned();"
-  "    reduce_planned();")
+    relieve_zeros();"
+  "    relieve_zeros();")
+schedule_mutant(zeros_find_no_slot schedule.cpp
+  "    relieve_zeros();\n" "")
+schedule_mutant(records_parts_of_a_bucket schedule_agreed.cpp
+  "buckets_[bucket].forwards_begun < unit_count_[bucket]" "false")
+schedule_mutant(left_out_goes_first schedule_agreed.cpp
+  "in_order[record[taken]] < in_order[bucket]" "false")
+schedule_mutant(micro_batches_mix schedule_agreed.cpp
+  "by_time && std::ranges::none_of(next, in_common)" "false")
 schedule_mutant(eval_leaves_gathers schedule.cpp
   "  if (plan_.agreed) {
     gather_rest();
@@ -143,7 +151,7 @@ schedule_mutant(relieves_other_classes schedule_agreed.cpp
 schedule_mutant(reduced_survives_micro_batch schedule_agreed.cpp
   "    buckets_[bucket].reduced = false;\n" "")
 schedule_mutant(record_survives_step schedule_agreed.cpp
-  "    view.gather_recorded = false;\n" "")
+  "    buckets_[bucket].gather_recorded = false;\n" "")
 schedule_mutant(records_eval schedule_agreed.cpp
   "!in_eval_ && !std::exchange(view.gather_recorded, true)"
   "!std::exchange(view.gather_recorded, true)")

@@ -77,7 +77,6 @@ std::string watch(const Program& program, Schedule& schedule, Run& run, Coverage
       };
       coverage.refused_for_slots += mentions(" more slot");
       coverage.refused_for_gradient_slots += mentions(" more gradient slot");
-      coverage.refused_for_zeros += mentions(" for its zeros");
       coverage.refused_for_order += mentions(" is gathered before ");
       coverage.refused_as_reduced += mentions(" was reduced already ");
       if (!schedule.decisions().empty()) {

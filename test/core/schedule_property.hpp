@@ -25,7 +25,6 @@ struct Coverage {
   // Where ranks agree on an order.
   std::uint64_t refused_for_order = 0;   ///< something stale is gathered before
   std::uint64_t refused_as_reduced = 0;  ///< a backward after the reduce
-  std::uint64_t refused_for_zeros = 0;
   std::uint64_t zero_reduces = 0;
   std::uint64_t out_of_turn = 0;        ///< reduces that make room for a backward
   std::uint64_t changed_when_kept = 0;  ///< frozen buckets

@@ -194,6 +194,19 @@ class AgreedReference {
       reduce(*next);
     }
   }
+  /// Where all slots of a class are held and its first bucket has none for its zeros, the first
+  /// that holds one goes out of turn.
+  void relieve_zeros() {
+    for (const BucketId bucket : order_.reduces) {
+      const auto next = std::ranges::find_if(order_.reduces, [&](BucketId other) {
+        return plan_.gradient_class[other] == plan_.gradient_class[bucket] &&
+               !reduced_.contains(other);
+      });
+      if (filling_.contains(bucket) && free_gradient(bucket).empty() && !filling_.contains(*next)) {
+        reduce(bucket);
+      }
+    }
+  }
   /// Complete buckets out of turn, until a backward of `unit` finds its gradient slots.
   void relieve(UnitId unit) {
     const std::vector<BucketId>& own = plan_.unit_buckets[unit];
@@ -279,9 +292,51 @@ class AgreedReference {
     prefetch();
   }
 
+  /// Puts each bucket that only `next` names behind those before it there, and behind those that
+  /// only `list` names as long as the order in force has these before it.
+  /// by_time  gathers: what has nothing in common with `list` is behind it as a whole
+  void merge(std::vector<BucketId>& list, const std::vector<BucketId>& next, bool by_time) const {
+    const std::vector<BucketId> old = list;
+    const std::vector<BucketId>& order = by_time ? order_.gathers : order_.reduces;
+    const auto place = [](const std::vector<BucketId>& in, BucketId bucket) {
+      return std::ranges::find(in, bucket) - in.begin();
+    };
+    const bool apart = std::ranges::none_of(next, [&](BucketId b) { return contains(old, b); });
+    std::ptrdiff_t behind = by_time && apart ? std::ssize(list) : 0;
+    for (const BucketId bucket : next) {
+      if (!contains(old, bucket)) {
+        while (behind < std::ssize(list) &&
+               !contains(next, list[static_cast<std::size_t>(behind)]) &&
+               place(order, list[static_cast<std::size_t>(behind)]) < place(order, bucket)) {
+          ++behind;
+        }
+        list.insert(list.begin() + behind, bucket);
+      }
+      behind = std::max(behind, place(list, bucket) + 1);
+    }
+  }
+
+  /// Of the buckets all of whose units were used.
+  void record_micro_batch() {
+    const auto partly = [&](const std::vector<OpenUse>& uses, Pass pass) {
+      return [&, pass](BucketId bucket) {
+        const auto units = std::ranges::count_if(
+            plan_.unit_buckets, [&](const auto& of_unit) { return contains(of_unit, bucket); });
+        return count(uses, bucket, pass) < units;
+      };
+    };
+    std::erase_if(record_.gathers, partly(begun_, Pass::forward));
+    std::erase_if(record_.reduces, partly(ended_, Pass::backward));
+    merge(step_record_.gathers, record_.gathers, true);
+    merge(step_record_.reduces, record_.reduces, false);
+    record_ = {};
+  }
+
   void end_micro_batch() {
     gather_all();
+    relieve_zeros();
     reduce_in_order(true);
+    record_micro_batch();
     begun_.clear();
     ended_.clear();
     reduced_.clear();
@@ -296,24 +351,17 @@ class AgreedReference {
     }
     reduced_in_step_.clear();
     all_stale();
-    for (const BucketId bucket : order_.gathers) {
-      if (!contains(record_.gathers, bucket)) {
-        record_.gathers.push_back(bucket);
-      }
-    }
-    for (const BucketId bucket : order_.reduces) {
-      if (!contains(record_.reduces, bucket)) {
-        record_.reduces.push_back(bucket);
-      }
-    }
-    recorded_ = record_;
-    record_ = {};
+    merge(step_record_.gathers, order_.gathers, true);
+    merge(step_record_.reduces, order_.reduces, false);
+    recorded_ = step_record_;
+    step_record_ = {};
   }
 
   const SchedulePlan& plan_;
   AgreedOrder order_;
-  AgreedOrder record_;
-  AgreedOrder recorded_;  ///< of the last step
+  AgreedOrder record_;       ///< of this micro-batch
+  AgreedOrder step_record_;  ///< of those before it
+  AgreedOrder recorded_;     ///< of the last step
   std::vector<bool> stale_;
   std::map<BucketId, SlotId> held_;
   std::set<BucketId> gathered_;  ///< since everything was stale

@@ -118,18 +118,36 @@ class ProgramRank {
     return keeps_buffers(run_.options) ? bytes_frozen(runtime_.bucket_plan(), memory_) : 0;
   }
 
-  /// Where buckets keep their buffers, rank 0's order is that of all, completed by the one before:
-  /// what rank 0 has not used keeps its place behind what was before it.
-  void complete_order(const std::vector<BucketId>& recorded) {
-    std::vector<BucketId> order = recorded;
-    for (std::size_t place = 0; place < order_.size(); ++place) {
-      if (std::ranges::count(order, order_[place]) == 0) {
-        const auto behind =
-            place == 0 ? order.begin() : std::ranges::find(order, order_[place - 1]) + 1;
-        order.insert(behind, order_[place]);
-      }
+  /// `first`, and what only `second` names: behind all that is before it there, then where `order`
+  /// has it; at the end if they share nothing.
+  static std::vector<BucketId> completed(std::vector<BucketId> first,
+                                         const std::vector<BucketId>& second,
+                                         const std::vector<BucketId>& order) {
+    const auto place = [](const std::vector<BucketId>& list, BucketId bucket) {
+      return std::ranges::find(list, bucket) - list.begin();
+    };
+    const auto shared = [&](BucketId bucket) { return std::ranges::count(first, bucket) > 0; };
+    if (std::ranges::none_of(second, shared)) {
+      first.insert(first.end(), second.begin(), second.end());
+      return first;
     }
-    order_ = std::move(order);
+    std::vector<BucketId> before;  // of `second`
+    for (const BucketId bucket : second) {
+      if (!shared(bucket)) {
+        std::ptrdiff_t at = 0;
+        for (const BucketId each : before) {
+          at = std::max(at, place(first, each) + 1);
+        }
+        while (at < std::ssize(first) &&
+               std::ranges::count(second, first[static_cast<std::size_t>(at)]) == 0 &&
+               place(order, first[static_cast<std::size_t>(at)]) < place(order, bucket)) {
+          ++at;
+        }
+        first.insert(first.begin() + at, bucket);
+      }
+      before.push_back(bucket);
+    }
+    return first;
   }
 
   /// Slot bytes held when an update has ended.
@@ -152,12 +170,16 @@ class ProgramRank {
     const bool agreed = keeps_buffers(run_.options);
     ProgramCounter counter(runtime_.bucket_plan(), memory_);
     std::uint64_t micro_batches = 0;
+    std::vector<BucketId> recorded;  // by rank 0, for all
     for (const MicroBatchProgram& program : step) {
-      counter.micro_batch(agreed ? program_of(program, 0) : program);
+      ProgramCounter of_rank_0(runtime_.bucket_plan(), memory_);
+      of_rank_0.micro_batch(program_of(program, 0));
+      recorded = completed(recorded, of_rank_0.order_of_used(), order_);
+      counter.micro_batch(program);
       micro_batches += program.empty() || program.front().kind != Op::outside ? 1U : 0U;
     }
     if (agreed) {
-      complete_order(counter.facts().order);
+      order_ = completed(recorded, order_, order_);
       reduces_ += micro_batches * static_cast<std::uint64_t>(std::ranges::count_if(
                                       runtime_.bucket_plan().buckets,
                                       [](const Bucket& bucket) { return bucket.trainable; }));

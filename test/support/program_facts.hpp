@@ -92,6 +92,14 @@ class ProgramCounter {
   }
 
   const ProgramFacts& facts() const { return facts_; }
+  /// Buckets by their first use in the last micro-batch, if all their units were used.
+  std::vector<BucketId> order_of_used() const {
+    std::vector<BucketId> order = facts_.order;
+    std::erase_if(order, [&](BucketId bucket) {
+      return buckets_[bucket].forwards < static_cast<int>(plan_.buckets[bucket].units.size());
+    });
+    return order;
+  }
 
  private:
   struct Progress {
