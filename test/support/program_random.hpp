@@ -11,8 +11,9 @@
 
 namespace troupe::test {
 
-/// Some units, of bf16 and fp32, trainable and frozen, tied, with parents, perhaps with a root.
-inline Model random_model(Random& random) {
+/// Some units, of bf16 and fp32, trainable and frozen, tied, with parents, perhaps with a root;
+/// some parameters of experts if wanted.
+inline Model random_model(Random& random, std::uint64_t expert_percent = 0) {
   Model model;
   const std::size_t units = 2 + random.below(5);
   const bool mixed = random.percent(50);
@@ -26,7 +27,10 @@ inline Model random_model(Random& random) {
                                  .shape = {static_cast<std::int64_t>(
                                      random.below(random.of<std::uint64_t>({3, 40, 80})))},
                                  .dtype = mixed && random.percent(40) ? DType::bf16 : DType::f32,
-                                 .trainable = !mixed || random.percent(75)});
+                                 .trainable = !mixed || random.percent(75),
+                                 .group = expert_percent > 0 && random.percent(expert_percent)
+                                              ? std::string(expert_group)
+                                              : std::string()});
     }
   }
   for (std::size_t u = 1; u < units; ++u) {
@@ -177,10 +181,10 @@ inline Options random_options(Random& random,
                     [&] { return static_cast<int>(random.below(3)); });
 }
 
-inline ProgramRun random_run(std::uint64_t seed) {
+inline ProgramRun random_run(std::uint64_t seed, std::uint64_t expert_percent = 0) {
   Random random(seed);
   ProgramRun run;
-  run.model = random_model(random);
+  run.model = random_model(random, expert_percent);
   run.ranks = random.of<int>({1, 2, 3, 4, 7});
   RandomProgram programs(random, run.model, run.ranks);
   const std::size_t steps = 2 + random.below(3);

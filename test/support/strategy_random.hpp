@@ -157,11 +157,22 @@ inline void leave_out_units(
   }
 }
 
-/// `divergent`: ranks leave out units.
-inline ProgramRun random_strategy_run(std::uint64_t seed, bool divergent) {
-  ProgramRun run = random_run(seed);
+/// `divergent`: ranks leave out units. `expert_percent`: of parameters, in groups of some size.
+inline ProgramRun random_strategy_run(std::uint64_t seed,
+                                      bool divergent,
+                                      std::uint64_t expert_percent = 0) {
+  ProgramRun run = random_run(seed, expert_percent);
   Random random(seed * 7919 + (divergent ? 1 : 0));
   run.options = random_strategy(random, run.model, run.ranks);
+  if (const int shard = run.ranks / run.options.mesh.replicate; expert_percent > 0) {
+    do {
+      run.options.mesh.ep = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(shard)));
+    } while (shard % run.options.mesh.ep != 0);
+    if (random.percent(30)) {
+      run.options.expert_gradient_divisor = 3.0F;
+      run.options.gradient_divisor = 5.0F;
+    }
+  }
   const bool agreed = keeps_buffers(run.options);
   const BucketPlan plan = plans_of(run.model, run.options, run.ranks).buckets;
   for (StepProgram& step : run.steps) {
