@@ -177,5 +177,54 @@ TEST_CASE("S25, S32: ranks that say which units they leave out train one model")
   }
 }
 
+TEST_CASE("ranks that do the same keep together with few gradient slots, in any order") {
+  for (const D4Variant& variant : d4_agreed_variants()) {
+    for (const int gradient_slots : {2, 3}) {
+      for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+        if (variant.options.free_full_gradients) {
+          CAPTURE(std::string(variant.name));
+          CAPTURE(gradient_slots);
+          CAPTURE(seed);
+          Options options = variant.options;
+          options.gradient_slots = gradient_slots;
+          LaunchLog launches(4);
+          CHECK(on_ranks(
+                    4,
+                    [&](World& world, Findings& findings) {
+                      D4Trainer trainer(world, findings, model_of(false), options);
+                      for (int step = 0; step < 4; ++step) {
+                        Random random(seed * 10 + static_cast<std::uint64_t>(step));
+                        RankProgram program;
+                        for (UnitId layer = 0; layer < layers; ++layer) {
+                          if (random.percent(75)) {
+                            program.forwards.push_back(layer);
+                          }
+                        }
+                        program.backwards = program.forwards;
+                        for (std::size_t i = program.backwards.size(); i-- > 1;) {
+                          std::swap(program.backwards[i], program.backwards[random.below(i + 1)]);
+                        }
+                        {
+                          const auto scope = trainer.runtime.micro_batch();
+                          for (const UnitId layer : program.forwards) {
+                            trainer.forward(layer);
+                          }
+                          for (const UnitId layer : program.backwards) {
+                            trainer.backward(layer);
+                          }
+                        }
+                        trainer.runtime.finish_gradients();
+                        trainer.optimize();
+                      }
+                      trainer.expect_oracle();
+                    },
+                    &launches) == "");
+          CHECK(launches.same_on_all_ranks());
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace troupe::test
