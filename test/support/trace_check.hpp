@@ -75,7 +75,7 @@ inline std::string trace_faults(const RankTrace& trace, const std::vector<Launch
   std::array<std::vector<std::string>, channel_count> found;
   for (const TraceSpan& span : spans) {
     const bool on_channel = span.row == RankTrace::gather_row || span.row == RankTrace::reduce_row;
-    if (on_channel && span.what != "cast" && span.what != "overwrite" &&
+    if (on_channel && span.what != "cast" && span.what != "keep" && span.what != "overwrite" &&
         span.what != "accumulate") {
       found[span.row == RankTrace::gather_row ? 0 : 1].push_back(
           name_of(span) + " " + std::to_string(span.ticket) + " " + std::to_string(span.bucket));
