@@ -83,6 +83,7 @@ void Invariants::sent(const Sent& message) {
     }
   } else if (message.to.kind == ActorTag::Kind::scheduler) {
     view(message.to).scheduler_mail.push_back(message);
+    waited_without_overlap(message);
   }
   tickets_retire_once(message);
 }

@@ -89,6 +89,7 @@ class Invariants final : public Watcher {
   void launches_follow_one_list(int rank, const LaunchRecord& record);
   void decisions_follow_the_rules(const Sent& event);
   void order_is_of_rank_0(const Sent& event);
+  void waited_without_overlap(const Sent& event);
   // 4
   void tickets_retire_once(const Sent& message);
 

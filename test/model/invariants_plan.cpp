@@ -199,6 +199,23 @@ void Invariants::order_is_of_rank_0(const Sent& event) {
   }
 }
 
+/// A trainer's next call finds everything over that its calls have launched. (Another runtime on
+/// the device may have something under way.)
+void Invariants::waited_without_overlap(const Sent& event) {
+  const RankView& rank = view(event.to.rank);
+  const RuntimeView& own = view(event.to);
+  if (own.runtime == nullptr || own.runtime->options().overlap || rank.stopped ||
+      rank.runtimes[1].runtime != nullptr) {
+    return;
+  }
+  const RankState& state = simulation_.context(event.to.rank).actors().state();
+  const bool over = std::ranges::all_of(state.last_event, &troupe::Event::done);
+  if (event.kind == Sent::Kind::trainer_event && !state.failed && !over) {
+    simulation_.violated(one_list, place(event.to) + "collectives are under way before '" +
+                                       to_string(event) + "', though nothing may overlap");
+  }
+}
+
 void Invariants::decisions_follow_the_rules(const Sent& event) {
   RuntimeView& own = view(event.to);
   testing::Event same;
