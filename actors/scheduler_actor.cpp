@@ -214,7 +214,7 @@ void Scheduler::carry_out(const Decision& decision, const TrainerEvent& event) {
       Reduce reduce{decision.ticket, decision.slot, reduces_[decision.bucket]++ == 0,
                     std::exchange(contributions_[decision.slot], {}),
                     std::exchange(unwritten_[decision.bucket], nullptr)};
-      // Nothing else orders it behind the last update where this rank has not used the bucket.
+      // Nothing else orders it behind the last update where no rank has used the bucket.
       reduce.after.add(updates_[decision.bucket]);
       if (setup_.whole.empty() || reduce.unwritten != setup_.whole[decision.bucket]) {
         words_.answer.reduced.push_back(decision.bucket);

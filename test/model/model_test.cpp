@@ -55,23 +55,36 @@ TEST_CASE(
 }
 
 TEST_CASE("the zeros of a bucket that was not used wait for the last update of its gradients") {
-  ModelWorld world;
-  world.model = toy_model({{5}, {5}});
-  world.options = {.strategy = Strategy::sharded_optimizer, .bucket_bytes = 20};
-  world.ranks = 2;
-  world.steps = {{plain_micro_batch(2)}, {{{Op::forward, 0}, {Op::backward, 0}}}};
-  world.worker_stream = true;
-  world.worker_update = true;
-  world.update_time = 30'000;
-  world.weights.assign(2, {64, 1, 64, 64, 64, 1});  // hosts are quick, updates take long
-  const Expected expected(world);
-  for (std::uint64_t schedule = 0; schedule < 10; ++schedule) {
-    CAPTURE(schedule);
-    SeededChooser chooser(schedule);
-    const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
-                                      [](const std::string& invariant, const std::string& text,
-                                         const Simulation&) { FAIL(invariant << ": " << text); });
-    CHECK(std::ranges::count(outcome.launches, Collective::reduce_scatter, &LaunchRecord::op) == 4);
+  const auto run = [](const Options& options, const MicroBatchProgram& second_step) {
+    ModelWorld world;
+    world.model = toy_model({{5}, {5}});
+    world.options = options;
+    world.ranks = 2;
+    world.steps = {{plain_micro_batch(2)}, {second_step}};
+    world.worker_stream = true;
+    world.worker_update = true;
+    world.update_time = 30'000;
+    world.weights.assign(2, {64, 64, 64, 64, 64, 1});  // hosts are quick, updates take long
+    const Expected expected(world);
+    for (std::uint64_t schedule = 0; schedule < 10; ++schedule) {
+      CAPTURE(schedule);
+      SeededChooser chooser(schedule);
+      const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
+                                        [](const std::string& invariant, const std::string& text,
+                                           const Simulation&) { FAIL(invariant << ": " << text); });
+      CHECK(std::ranges::count(outcome.launches, Collective::reduce_scatter, &LaunchRecord::op) ==
+            4);
+    }
+  };
+  SUBCASE("where ranks agree on an order") {
+    run({.strategy = Strategy::sharded_optimizer, .bucket_bytes = 20},
+        {{Op::forward, 0}, {Op::backward, 0}});
+  }
+  SUBCASE("where ranks say that they skip the unit") {
+    MicroBatchProgram program = plain_micro_batch(2);
+    program[1].absent_on = 0b11;  // unit 1 on both ranks
+    program[2].absent_on = 0b11;
+    run({}, program);
   }
 }
 

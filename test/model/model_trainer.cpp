@@ -51,10 +51,9 @@ void ModelTrainer::train(ModelTrainer* second) {
   if (second != nullptr) {
     second->initialize();
   }
+  second_ = second;
   while (advance()) {
-    if (second != nullptr) {
-      let_second_advance(*second);
-    }
+    let_second_advance();
   }
   compare_parameters();
   if (second != nullptr) {
@@ -65,14 +64,17 @@ void ModelTrainer::train(ModelTrainer* second) {
 }
 
 /// At places that all ranks come to with the same launches behind them.
-void ModelTrainer::let_second_advance(ModelTrainer& second) {
+void ModelTrainer::let_second_advance() {
   ++advances_;
+  if (second_ == nullptr) {
+    return;
+  }
   if (is_agreed(model_world_.options) && model_world_.ranks_differ()) {
     for (std::uint64_t i = 0; !in_batch_ && i < model_world_.second_every; ++i) {
-      static_cast<void>(second.advance());
+      static_cast<void>(second_->advance());
     }
   } else if (advances_ % model_world_.second_every == 0) {
-    static_cast<void>(second.advance());
+    static_cast<void>(second_->advance());
   }
 }
 

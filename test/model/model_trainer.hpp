@@ -45,7 +45,7 @@ class ModelTrainer {
   void initialize();
   /// One operation of a micro-batch, or the end of a step. False: nothing is left to do.
   bool advance();
-  void let_second_advance(ModelTrainer& second);
+  void let_second_advance();
   void compare_parameters();
   void begin_micro_batch();
   void end_step();
@@ -81,8 +81,9 @@ class ModelTrainer {
   std::shared_ptr<Activations> activations_;
   std::shared_ptr<Activations> eval_activations_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::size_t version_ = 0;       ///< of the parameters: updates so far
-  std::uint64_t operations_ = 0;  ///< of the program, so far
+  std::size_t version_ = 0;         ///< of the parameters: updates so far
+  std::uint64_t operations_ = 0;    ///< of the program, so far
+  ModelTrainer* second_ = nullptr;  ///< takes turns with this one; null: there is none
   std::uint64_t advances_ = 0;
 
   // Where it is: the operation that comes next, and the scopes that are open.

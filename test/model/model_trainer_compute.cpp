@@ -163,6 +163,7 @@ void ModelTrainer::update(std::size_t step) {
               });
     }
     update.finish(static_cast<BucketId>(index));
+    let_second_advance();
   }
 }
 
