@@ -25,14 +25,79 @@ TEST_CASE("the default options are valid") {
   CHECK(refusal([](Options&) {}).empty());
 }
 
-TEST_CASE("strategies that this version does not run are refused by name") {
-  for (const Strategy strategy : {Strategy::owner_broadcast, Strategy::sharded_optimizer}) {
-    CHECK(refusal([&](Options& o) { o.strategy = strategy; }) ==
-          std::string("Options::strategy is Strategy::") + row_of(strategy).name +
-              "; expected Strategy::full_shard, the only one that this version runs");
+TEST_CASE("there are three strategies") {
+  for (const StrategyRow& row : strategies) {
+    CHECK(refusal([&](Options& o) { o.strategy = row.strategy; }).empty());
   }
   CHECK(refusal([](Options& o) { o.strategy = static_cast<Strategy>(77); }) ==
-        "Options::strategy is 77; expected Strategy::full_shard");
+        "Options::strategy is 77; expected Strategy::owner_broadcast, sharded_optimizer or "
+        "full_shard");
+}
+
+TEST_CASE("what becomes of gathered parameters is an option of full_shard") {
+  for (const Strategy strategy : {Strategy::owner_broadcast, Strategy::sharded_optimizer}) {
+    const auto under = [&](const std::function<void(Options&)>& change) {
+      return refusal([&](Options& o) {
+        o.strategy = strategy;
+        change(o);
+      });
+    };
+    const std::string name = std::string(" under Strategy::") + row_of(strategy).name;
+    CHECK(under([](Options& o) { o.reshard_after_forward = false; }) ==
+          "Options::reshard_after_forward is false; expected true" + name +
+              ": parameters stay anyway");
+    CHECK(under([](Options& o) { o.keep_gathered = {"u"}; }) ==
+          "Options::keep_gathered is not empty; expected nothing" + name +
+              ": parameters stay anyway");
+    CHECK(under([](Options& o) { o.regather_group_size = 2; }) ==
+          "Options::regather_group_size is 2; expected 0" + name + ": nothing is gathered twice");
+    CHECK(under([](Options& o) { o.free_full_gradients = false; }).empty());
+  }
+  CHECK(refusal([](Options& o) { o.reshard_after_forward = false; }).empty());
+  CHECK(refusal([](Options& o) { o.keep_gathered = {"u"}; }).empty());
+}
+
+TEST_CASE("parameters are gathered again among 2 and more ranks, or all stay") {
+  for (const int size : {1, -1, -2}) {
+    CHECK(refusal([&](Options& o) { o.regather_group_size = size; }) ==
+          "Options::regather_group_size is " + std::to_string(size) +
+              "; expected 0 (off) or 2 and more; reshard_after_forward = false keeps all on each "
+              "rank");
+  }
+  CHECK(refusal([](Options& o) {
+          o.reshard_after_forward = false;
+          o.regather_group_size = 2;
+        }) ==
+        "Options::regather_group_size is 2; expected 0 with reshard_after_forward false: nothing "
+        "is gathered twice");
+  CHECK(refusal([](Options& o) { o.regather_group_size = 2; }).empty());
+}
+
+TEST_CASE("without overlap nothing is gathered ahead") {
+  CHECK(refusal([](Options& o) {
+          o.overlap = false;
+          o.prefetch_depth = 1;
+        }) == "Options::prefetch_depth is 1; expected 0 or nothing with overlap false");
+  CHECK(refusal([](Options& o) {
+          o.overlap = false;
+          o.prefetch_depth = 0;
+        }).empty());
+  CHECK(refusal([](Options& o) { o.overlap = false; }).empty());
+}
+
+TEST_CASE("a parameter has one owner: no copies of the model under owner_broadcast") {
+  CHECK(refusal([](Options& o) {
+          o.strategy = Strategy::owner_broadcast;
+          o.mesh.replicate = 2;
+        }) ==
+        "Options::mesh.replicate is 2; expected 1 under Strategy::owner_broadcast: a parameter has "
+        "one owner, not one in each copy");
+  for (const Strategy strategy : {Strategy::sharded_optimizer, Strategy::full_shard}) {
+    CHECK(refusal([&](Options& o) {
+            o.strategy = strategy;
+            o.mesh.replicate = 2;
+          }).empty());
+  }
 }
 
 TEST_CASE("counts of slots are 1 or more, the prefetch depth 0 or more") {
@@ -81,16 +146,23 @@ TEST_CASE("gradients are reduced in fp32 or bf16") {
         "Options::reduce_dtype is 9; expected DType::f32 or DType::bf16");
 }
 
-TEST_CASE("the divisor is a finite number above 0") {
+TEST_CASE("divisors are finite numbers above 0") {
   const float infinity = std::numeric_limits<float>::infinity();
-  for (const float value : {0.0F, -1.0F, infinity, -infinity, std::nanf("")}) {
-    CHECK(refusal([&](Options& o) { o.gradient_divisor = value; }) ==
-          "Options::gradient_divisor is " + std::to_string(value) +
-              "; expected a finite number above 0, or nothing (average)");
-  }
-  for (const float value :
-       {1.0F, 0.5F, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()}) {
-    CHECK(refusal([&](Options& o) { o.gradient_divisor = value; }).empty());
+  struct Row {
+    const char* field;
+    std::optional<float> Options::* member;
+  };
+  for (const Row& row : {Row{"gradient_divisor", &Options::gradient_divisor},
+                         Row{"expert_gradient_divisor", &Options::expert_gradient_divisor}}) {
+    for (const float value : {0.0F, -1.0F, infinity, -infinity, std::nanf("")}) {
+      CHECK(refusal([&](Options& o) { o.*row.member = value; }) ==
+            std::string("Options::") + row.field + " is " + std::to_string(value) +
+                "; expected a finite number above 0, or nothing (average)");
+    }
+    for (const float value : {1.0F, 0.5F, std::numeric_limits<float>::denorm_min(),
+                              std::numeric_limits<float>::max()}) {
+      CHECK(refusal([&](Options& o) { o.*row.member = value; }).empty());
+    }
   }
 }
 
