@@ -68,6 +68,37 @@ TEST_CASE("S27: in a group of one, 16 micro-batches of gradient 3 accumulate to 
   }
 }
 
+TEST_CASE("S30: four micro-batches, each reduced, add up before the division") {
+  for (const D4Variant& variant : d4_variants()) {
+    for (const bool sum : {true, false}) {
+      CAPTURE(std::string(variant.name));
+      CAPTURE(variant.options.overlap);
+      CAPTURE(sum);
+      Options options = variant.options;
+      options.gradient_divisor = sum ? std::optional(1.0F) : std::nullopt;
+      LaunchLog launches(4);
+      CHECK(on_ranks(
+                4,
+                [&](World& world, Findings& findings) {
+                  D4Trainer trainer(world, findings, d4_model(), options);
+                  for (int step = 0; step < 2; ++step) {
+                    for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
+                      trainer.micro_batch();
+                    }
+                    trainer.runtime.finish_gradients();
+                    trainer.expect_gradients([&](BucketId bucket) {
+                      return static_cast<float>(bucket + 1) * (sum ? 40.0F : 10.0F);
+                    });
+                    trainer.optimize();
+                  }
+                  trainer.expect_oracle();
+                },
+                &launches) == "");
+      CHECK(launches.buckets(reduces_by(options)).size() == 2 * 4 * 4);
+    }
+  }
+}
+
 TEST_CASE("S28: a custom divisor divides the sum once, on a mesh of one or of two dimensions") {
   struct Mesh {
     DeviceMesh mesh;
