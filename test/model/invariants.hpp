@@ -22,8 +22,8 @@ namespace troupe::test {
 class Invariants final : public Watcher {
  public:
   /// The schedule is compared with the reference on one rank (that is slow); the others launch the
-  /// same.
-  Invariants(Simulation& simulation, int reference_rank);
+  /// same. Nothing: the ranks make different calls, so that neither is so.
+  Invariants(Simulation& simulation, std::optional<int> reference_rank);
 
   /// From here to `runtime_ends` a runtime of the rank is looked at. `number` counts them, from 1.
   void runtime_begins(int rank, std::uint32_t number, Runtime& runtime);
@@ -94,7 +94,7 @@ class Invariants final : public Watcher {
   void tickets_retire_once(const Sent& message);
 
   Simulation& simulation_;
-  const int reference_rank_;
+  const std::optional<int> reference_rank_;
   std::vector<RankView> ranks_;
   std::vector<LaunchRecord> launches_;
   std::uint64_t messages_ = 0;

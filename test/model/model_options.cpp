@@ -198,7 +198,8 @@ void make_room(Random& random,
                Options& options,
                const Model& model,
                int ranks,
-               const std::vector<StepProgram>& steps) {
+               const std::vector<StepProgram>& steps,
+               Differing differing) {
   const BucketPlan plan = plan_buckets(model, options.strategy, options.bucket_bytes);
   const MemoryPlan memory = plan_of(model, plan, ranks, options);
   ProgramCounter counter(plan, memory);
@@ -217,8 +218,7 @@ void make_room(Random& random,
   std::vector<std::uint32_t> filling_max = counter.facts().filling_max;
   for (std::size_t index = 0; index < filling_max.size(); ++index) {
     filling_max[index] = std::max(filling_max[index], zeros_max[index]);
-    if (is_agreed(options) && !alike) {
-      // No bucket may go out of turn: ranks would do that at different places.
+    if (is_agreed(options) && !alike && differing == Differing::has_room) {
       filling_max[index] =
           static_cast<std::uint32_t>(memory.gradients.classes[index].buckets.size());
     }

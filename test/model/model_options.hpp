@@ -15,12 +15,17 @@ bool is_agreed(const Options& options);
 /// the ranks can be divided for. Without any count of slots.
 Options random_strategy(Random& random, const Model& model, int ranks);
 
+/// Whether ranks that leave units out under an agreed order get a gradient slot for each bucket.
+/// With fewer, buckets go out of turn on some of them.
+enum class Differing { has_room, has_no_room };
+
 /// Sets the counts of slots to what does for the programs, exactly or with some to spare.
 void make_room(Random& random,
                Options& options,
                const Model& model,
                int ranks,
-               const std::vector<StepProgram>& steps);
+               const std::vector<StepProgram>& steps,
+               Differing differing);
 
 /// Under an agreed order, which reduces each bucket once in a micro-batch: whether the program, as
 /// each rank runs it, never comes back to a bucket that was reduced, or may have been.

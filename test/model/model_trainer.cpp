@@ -47,9 +47,14 @@ ModelTrainer::~ModelTrainer() {
 void ModelTrainer::train(ModelTrainer* second) {
   const ScopesEnd own(*this);
   const ScopesEnd others(second != nullptr ? *second : *this);
-  initialize();
-  if (second != nullptr) {
+  if (second != nullptr && model_world_.disagrees(rank_)) {
     second->initialize();
+    initialize();
+  } else {
+    initialize();
+    if (second != nullptr) {
+      second->initialize();
+    }
   }
   second_ = second;
   while (advance()) {
@@ -69,11 +74,12 @@ void ModelTrainer::let_second_advance() {
   if (second_ == nullptr) {
     return;
   }
+  const std::uint64_t every = model_world_.second_every + (model_world_.disagrees(rank_) ? 1 : 0);
   if (is_agreed(model_world_.options) && model_world_.ranks_differ()) {
-    for (std::uint64_t i = 0; !in_batch_ && i < model_world_.second_every; ++i) {
+    for (std::uint64_t i = 0; !in_batch_ && i < every; ++i) {
       static_cast<void>(second_->advance());
     }
-  } else if (advances_ % model_world_.second_every == 0) {
+  } else if (advances_ % every == 0) {
     static_cast<void>(second_->advance());
   }
 }
@@ -90,8 +96,8 @@ void ModelTrainer::compare_parameters() {
   for (const Parameter& parameter : runtime_.model().parameters()) {
     const std::vector<float> values = runtime_.full_parameter(parameter.full_name);
     if (values != expected_.weights.back()[parameter.id]) {
-      simulation_.violated(equals_unsharded, "parameter " + parameter.full_name + " on rank " +
-                                                 std::to_string(rank_));
+      wrong(equals_unsharded,
+            "parameter " + parameter.full_name + " on rank " + std::to_string(rank_));
     }
   }
 }
@@ -226,7 +232,7 @@ void ModelTrainer::operation(const Op& op) {
 
 /// A use that this rank does not make. Only full sharding has to be told.
 void ModelTrainer::leave_out(const Op& op) {
-  if (!is_agreed(model_world_.options)) {
+  if (!is_agreed(model_world_.options) && !model_world_.disagrees(rank_)) {
     runtime_.skip(static_cast<UnitId>(op.unit),
                   op.kind == Op::backward ? Pass::backward : Pass::forward);
   } else if (op.kind == Op::begin_forward || op.kind == Op::begin_backward) {

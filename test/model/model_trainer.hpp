@@ -64,6 +64,7 @@ class ModelTrainer {
                SimulatedStream* stream,
                std::vector<Access> accesses,
                std::function<void()> work);
+  void wrong(const char* invariant, const std::string& text);
   void compare(const TensorView& view, ParameterId parameter, std::size_t version);
 
   Simulation& simulation_;

@@ -17,6 +17,12 @@ std::int64_t bytes_of(const TensorView& view) {
 
 }  // namespace
 
+void ModelTrainer::wrong(const char* invariant, const std::string& text) {
+  if (model_world_.values_known()) {
+    simulation_.violated(invariant, text);
+  }
+}
+
 /// On the trainer's thread its time passes here; on a stream it is issued.
 void ModelTrainer::compute(const char* what,
                            std::uint64_t number,
@@ -56,10 +62,9 @@ void ModelTrainer::compare(const TensorView& view, ParameterId parameter, std::s
     return value == (narrow ? through_bf16(expected) : expected);
   };
   if (!std::ranges::equal(values, right, same)) {
-    simulation_.violated(
-        latest_update, "rank " + std::to_string(rank_) + " sees other values of '" +
-                           runtime_.model().parameters()[parameter].full_name + "' than those of " +
-                           std::to_string(version) + " updates");
+    wrong(latest_update, "rank " + std::to_string(rank_) + " sees other values of '" +
+                             runtime_.model().parameters()[parameter].full_name +
+                             "' than those of " + std::to_string(version) + " updates");
   }
 }
 
@@ -150,11 +155,10 @@ void ModelTrainer::update(std::size_t step) {
                   if (!std::equal(shard.gradients.begin() + piece.shard_offset,
                                   shard.gradients.begin() + piece.shard_offset + piece.numel,
                                   right.begin() + piece.parameter_offset)) {
-                    simulation_.violated(exactly_once,
-                                         "rank " + std::to_string(rank_) + ", bucket " +
-                                             std::to_string(shard.bucket) + ", step " +
-                                             std::to_string(step) +
-                                             ": the gradient is not the sum of all contributions");
+                    wrong(exactly_once, "rank " + std::to_string(rank_) + ", bucket " +
+                                            std::to_string(shard.bucket) + ", step " +
+                                            std::to_string(step) +
+                                            ": the gradient is not the sum of all contributions");
                   }
                 }
                 for (std::size_t j = 0; j < shard.weights.size(); ++j) {
@@ -192,8 +196,8 @@ void ModelTrainer::all_reduce(std::size_t step) {
   const float sum =
       static_cast<float>(world_.size() * (world_.size() + 1) / 2) * static_cast<float>(step + 1);
   if (values != std::vector<float>{sum, 2.0F * sum}) {
-    simulation_.violated(equals_unsharded, "an all_reduce of the trainer's own is wrong on rank " +
-                                               std::to_string(rank_));
+    wrong(equals_unsharded,
+          "an all_reduce of the trainer's own is wrong on rank " + std::to_string(rank_));
   }
 }
 

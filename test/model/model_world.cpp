@@ -20,6 +20,8 @@ const char* to_string(PlannedFault::Kind kind) {
       return "the death of a rank";
     case PlannedFault::Kind::haste:
       return "deadlines while devices are slow";
+    case PlannedFault::Kind::disagreement:
+      return "a disagreement";
   }
   return "?";
 }
@@ -42,6 +44,10 @@ std::string ModelWorld::text() const {
   return second != nullptr ? text + "\n    second: " + second->text() : text;
 }
 
+bool ModelWorld::values_known() const {
+  return fault.kind != PlannedFault::Kind::disagreement || is_agreed(options) || !ranks_differ();
+}
+
 bool ModelWorld::ranks_differ() const {
   const auto differs = [](const MicroBatchProgram& program) {
     return std::ranges::any_of(program, [](const Op& op) { return op.absent_on != 0; });
@@ -59,7 +65,7 @@ PlannedFault random_fault(Random& random, int ranks) {
   }
   PlannedFault fault;
   fault.kind = random.of<Kind>({Kind::collective_error, Kind::collective_hang, Kind::device_error,
-                                Kind::exception, Kind::death, Kind::haste});
+                                Kind::exception, Kind::death, Kind::haste, Kind::disagreement});
   fault.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
   fault.at = random.below(random.of<std::uint64_t>({3, 20, 60}));
   return fault;
@@ -103,7 +109,8 @@ void draw_steps(Random& random, ModelWorld& world) {
   constexpr std::size_t steps_max = 3;
   RandomProgram programs(random, world.model, world.ranks);
   const std::size_t steps = 1 + random.below(steps_max);
-  const bool ranks_differ = random.percent(25);
+  const bool disagreement = world.fault.kind == PlannedFault::Kind::disagreement;
+  const bool ranks_differ = random.percent(disagreement ? 75 : 25);
   while (world.steps.size() < steps) {
     StepProgram program;
     const std::size_t micro_batches = 1 + random.below(2);
@@ -113,26 +120,64 @@ void draw_steps(Random& random, ModelWorld& world) {
       }
       program.push_back(random_micro_batch(random, programs, world, ranks_differ));
     }
+    if (random.percent(10)) {
+      program.push_back(programs.eval_pass());  // nothing waits for it but the update
+    }
     world.steps.push_back(program);
     if (world.steps.size() < steps && random.percent(50)) {
       world.steps.push_back(program);  // the same order once more: what was learned is used
     }
   }
-  make_room(random, world.options, world.model, world.ranks, world.steps);
+  make_room(random, world.options, world.model, world.ranks, world.steps,
+            disagreement ? Differing::has_no_room : Differing::has_room);
 }
 
-/// Small and plain, but of any strategy.
+/// The same model with other names, and so with other values to begin with.
+Model renamed(const Model& model) {
+  Model result;
+  for (const Unit& unit : model.units()) {
+    if (unit.id != model.root()) {
+      result.add_unit("v" + unit.name, unit.parent);
+    }
+  }
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.unit == model.root()) {
+      result.add_parameter(parameter.spec);
+    } else {
+      result.add_parameter(parameter.unit, parameter.spec);
+    }
+  }
+  for (const Unit& unit : model.units()) {
+    for (const UnitParameter& each : unit.parameters) {
+      const Parameter& parameter = model.parameters()[each.parameter];
+      if (parameter.unit != unit.id) {
+        result.tie(unit.id, each.name, parameter.unit, parameter.spec.name);
+      }
+    }
+  }
+  return result;
+}
+
+/// Plain steps of a small model under any strategy, or of one like the first: then only the runtime
+/// tells their collectives apart.
 std::shared_ptr<const ModelWorld> random_second(Random& random, const ModelWorld& first) {
   ModelWorld world = first;
-  std::vector<std::vector<std::int64_t>> sizes(1 + random.below(3));
-  for (auto& unit : sizes) {
-    unit.push_back(static_cast<std::int64_t>(1 + random.below(40)));
+  if (random.percent(first.fault.kind == PlannedFault::Kind::disagreement ? 70 : 20)) {
+    world.model = renamed(first.model);
+    for (std::string& unit : world.options.keep_gathered) {
+      unit = "v" + unit;
+    }
+  } else {
+    std::vector<std::vector<std::int64_t>> sizes(1 + random.below(3));
+    for (auto& unit : sizes) {
+      unit.push_back(static_cast<std::int64_t>(1 + random.below(40)));
+    }
+    world.model = toy_model(sizes);
+    world.options = random_strategy(random, world.model, world.ranks);
   }
-  world.model = toy_model(sizes);
-  world.options = random_strategy(random, world.model, world.ranks);
   world.steps.assign(1 + random.below(2),
-                     plain_step(sizes.size(), static_cast<int>(1 + random.below(2))));
-  make_room(random, world.options, world.model, world.ranks, world.steps);
+                     plain_step(world.model.units().size(), static_cast<int>(1 + random.below(2))));
+  make_room(random, world.options, world.model, world.ranks, world.steps, Differing::has_room);
   world.all_reduce_each_step = false;
   world.reshard_every = 0;
   world.fault = {};
@@ -145,6 +190,7 @@ ModelWorld random_world(std::uint64_t seed) {
   Random random(seed * 0x51'7c'c1 + 11);
   ModelWorld world;
   world.ranks = random.of<int>({1, 2, 2, 2, 3, 3, 4, 5, 7, 8});
+  world.fault = random_fault(random, world.ranks);
   draw_model(random, world);
   draw_steps(random, world);
   world.worker_stream = random.percent(40);
@@ -153,7 +199,6 @@ ModelWorld random_world(std::uint64_t seed) {
   world.update_again = random.percent(20);
   world.update_backwards = random.percent(30);
   world.all_reduce_each_step = random.percent(30);
-  world.fault = random_fault(random, world.ranks);
   for (int rank = 0; rank < world.ranks; ++rank) {
     auto& weights = world.weights.emplace_back();
     for (std::uint32_t& weight : weights) {
@@ -175,7 +220,7 @@ ModelWorld random_world(std::uint64_t seed) {
   if (!is_agreed(world.options) && random.percent(10)) {
     world.reshard_every = 1 + random.below(6);
   }
-  if (random.percent(10)) {
+  if (random.percent(world.fault.kind == PlannedFault::Kind::disagreement ? 60 : 10)) {
     world.second = random_second(random, world);
     world.second_every = 1 + random.below(4);
   }

@@ -24,6 +24,7 @@ struct PlannedFault {
     exception,         ///< `rank`'s trainer throws before its `at`-th operation
     death,             ///< `rank` stands still from its `at`-th operation on
     haste,             ///< deadlines may come while everybody is only slow
+    disagreement,      ///< `rank` makes other calls, or ranks have too few gradient slots to differ
   } kind = Kind::none;
   int rank = 0;
   std::uint64_t at = 0;
@@ -63,6 +64,12 @@ struct ModelWorld {
 
   /// Whether some rank leaves out a use of some unit.
   bool ranks_differ() const;
+  /// Whether the reference knows what comes out: not if a rank leaves uses out that it should have
+  /// skipped, and the launches do not show it.
+  bool values_known() const;
+  bool disagrees(int rank) const {
+    return fault.kind == PlannedFault::Kind::disagreement && fault.rank == rank;
+  }
   /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, full_shard, depth 2 …"
   std::string text() const;
 };
