@@ -116,6 +116,9 @@ bool ModelTrainer::advance() {
   if (!in_batch_) {
     begin_micro_batch();
   }
+  if (may_update(step[batch_])) {
+    update_again();
+  }
   if (op_ < step[batch_].size()) {
     operation(step[batch_][op_++]);
   }
@@ -138,6 +141,14 @@ void ModelTrainer::begin_micro_batch() {
   }
   activations_ = std::make_shared<Activations>();
   in_batch_ = true;
+}
+
+/// Inside a micro-batch: before any gradient, and while nothing is open.
+bool ModelTrainer::may_update(const MicroBatchProgram& program) const {
+  const auto is_forward = [](const Op& op) { return op.kind == Op::forward; };
+  return micro_batch_ && op_ > 0 && op_ == model_world_.update_before &&
+         std::all_of(program.begin(), program.begin() + static_cast<std::ptrdiff_t>(op_),
+                     is_forward);
 }
 
 void ModelTrainer::close_scopes() {

@@ -52,6 +52,7 @@ class ModelTrainer {
   void close_scopes();
   void next_operation();
   void operation(const Op& op);
+  bool may_update(const MicroBatchProgram& program) const;
   void leave_out(const Op& op);
   void forward(const Use& use, std::size_t unit, const Data& data, bool in_eval);
   void backward(const Use& use, const Op& op, const Data& data);

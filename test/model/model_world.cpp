@@ -225,6 +225,7 @@ ModelWorld random_world(std::uint64_t seed) {
     world.second_every = 1 + random.below(4);
   }
   world.reference_rank = static_cast<int>(random.below(static_cast<std::uint64_t>(world.ranks)));
+  world.update_before = random.percent(10) ? 1 + random.below(5) : 0;
   return world;
 }
 

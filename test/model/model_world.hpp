@@ -37,11 +37,14 @@ struct ModelWorld {
   Options options;
   int ranks = 1;
   std::vector<StepProgram> steps;
-  bool worker_stream = false;         ///< computation on a stream, not on the trainer's thread
-  bool two_streams = false;           ///< uses take turns on two streams, second updates have one
-  bool worker_update = false;         ///< the same for updates, …
-  bool mixed_updates = false;         ///< … every second one only
-  bool update_again = false;          ///< a second update, by the trainer's thread, after each
+  bool worker_stream = false;  ///< computation on a stream, not on the trainer's thread
+  bool two_streams = false;    ///< uses take turns on two streams, second updates have one
+  bool worker_update = false;  ///< the same for updates, …
+  bool mixed_updates = false;  ///< … every second one only
+  bool update_again = false;   ///< a second update, by the trainer's thread, after each
+  /// An update that changes nothing, inside each micro-batch before this operation, if it may be
+  /// there; 0: none.
+  std::size_t update_before = 0;
   bool update_backwards = false;      ///< buckets are updated last to first
   bool explore_update = true;         ///< Pace::instant: also the end of the step and the update
   bool all_reduce_each_step = false;  ///< a collective of the trainer's own
