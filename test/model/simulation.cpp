@@ -183,7 +183,8 @@ void Simulation::sent(const ActorTag& to, const caf::type_erased_tuple& message)
   Happening happening{.is_message = true, .message = decode(to, message), .at = timeline_.now()};
   note(happening);
   touched(id_of(to));
-  if (happening.message.kind == Sent::Kind::failed) {
+  if (happening.message.kind == Sent::Kind::failed ||
+      happening.message.kind == Sent::Kind::unregister_runtime) {
     options_.hasty = false;
   }
   if (watcher_ != nullptr) {

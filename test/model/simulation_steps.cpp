@@ -91,7 +91,7 @@ void Simulation::collect() {
 }
 
 /// Points of time beyond the first `passed` may come first: what was planned earlier takes longer.
-/// Not after a failure: what follows it is quick on any machine.
+/// Not after a failure, nor once a runtime ends its actors: what follows is quick on any machine.
 void Simulation::add_haste(std::size_t passed) {
   if (options_.hasty && timeline_.size() > passed) {
     what_.push_back({Candidate::Kind::late_time, passed});
