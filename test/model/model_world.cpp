@@ -208,7 +208,7 @@ ModelWorld random_world(std::uint64_t seed) {
   world.compute_time = random.of<std::uint64_t>({1, 4, 100});
   world.update_time = random.of<std::uint64_t>({1, 100, 30'000});
   world.collective_time = random.of<std::uint64_t>({1, 4, 100, 1000});
-  if (random.percent(10)) {  // hosts run far ahead of their devices
+  if (random.percent(20)) {  // hosts run far ahead of their devices
     world.weights.assign(static_cast<std::size_t>(world.ranks), {64, 64, 64, 64, 64, 1});
     world.worker_stream = true;
     world.worker_update = true;
