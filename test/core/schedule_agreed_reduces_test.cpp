@@ -130,7 +130,7 @@ TEST_CASE("agreed order: a backward after the reduce of its bucket is refused") 
   trainer.backwards({1});
   CHECK(trainer.backward(1) ==
         "refused: backward of unit 'b': the gradient of bucket 1 'b' was reduced already in this "
-        "micro-batch, after as many backwards as forwards; under this strategy that happens once "
+        "micro-batch, complete or as zeros of a unit not used; under this strategy that happens once "
         "in each");
   trainer.backwards({0});
   trainer.end_micro_batch();
