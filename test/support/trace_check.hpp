@@ -69,8 +69,9 @@ inline std::string trace_faults(const RankTrace& trace, const std::vector<Launch
   std::array<std::vector<std::string>, channel_count> expected;
   for (const LaunchRecord& launch : launches) {
     expected[static_cast<std::size_t>(launch.channel)].push_back(
-        std::string(to_string(launch.op)) + " " + launch.label + " " +
-        std::to_string(launch.ticket) + " " + std::to_string(launch.bucket));
+        std::string(to_string(launch.op)) + " " + launch.label +
+        (launch.axis == GroupAxis::world ? "" : std::string(" over ") + to_string(launch.axis)) +
+        " " + std::to_string(launch.ticket) + " " + std::to_string(launch.bucket));
   }
   std::array<std::vector<std::string>, channel_count> found;
   for (const TraceSpan& span : spans) {
