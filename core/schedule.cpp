@@ -35,6 +35,7 @@ AgreedOrder first_order(const Model& model, const BucketPlan& plan) {
     return of_root ? 0 : bucket.units.front() + std::size_t{1};
   };
   std::vector<const Bucket*> buckets;
+  buckets.reserve(plan.buckets.size());
   for (const Bucket& bucket : plan.buckets) {
     buckets.push_back(&bucket);
   }

@@ -43,8 +43,7 @@ Result<void> check_combinations(const Options& options) {
                   "0 (off) or 2 and more; reshard_after_forward = false keeps all on each rank");
   }
   if (const int depth = options.prefetch_depth.value_or(0); !options.overlap && depth > 0) {
-    return refuse("prefetch_depth", std::to_string(depth),
-                  "0 or nothing with overlap false");
+    return refuse("prefetch_depth", std::to_string(depth), "0 or nothing with overlap false");
   }
   if (options.strategy == Strategy::owner_broadcast && options.mesh.replicate > 1) {
     return refuse("mesh.replicate", std::to_string(options.mesh.replicate),

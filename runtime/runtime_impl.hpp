@@ -1,6 +1,7 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
 /// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
-/// runtime_uses.cpp (scopes) and runtime.cpp (the rest).
+/// runtime_uses.cpp (scopes), runtime_streams.cpp (waiting), runtime_update.cpp (updates) and
+/// runtime.cpp (the rest).
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"

@@ -281,6 +281,7 @@ std::vector<troupe::Strategy> strategies(const Options& options) {
     return {options.strategy};
   }
   std::vector<troupe::Strategy> all;
+  all.reserve(troupe::strategies.size());
   for (const troupe::StrategyRow& row : troupe::strategies) {
     all.push_back(row.strategy);
   }

@@ -1,0 +1,156 @@
+// Updates: the only time in which parameters change, from the wait for all who read them to the
+// moment at which each bucket may be gathered again.
+#include "troupe/runtime/runtime_impl.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace troupe {
+
+void RuntimeImpl::begin_update(Stream* stream) {
+  const Call guard(*this, "Runtime::update");
+  if (updating_) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "Runtime::update: another update is open; end it first"});
+  }
+  stream = stream != nullptr && stream->is_caller() ? nullptr : stream;
+  check_stream(stream);
+  ask({.kind = TrainerEventKind::begin_update});
+  admit(stream);
+  // Shards may be written once no gather reads them, here or on a peer.
+  const Event& last = rank.state().last_event[static_cast<std::size_t>(Channel::gather)];
+  rank.wait(
+      rank.next_ticket() - 1, [&] { return last.done(); }, "the gathers that read the shards");
+  for (const Bucket& bucket : plan.buckets) {
+    await_update(bucket.id, stream);
+  }
+  await_uses(stream);
+  updating_ = true;
+  update_ = context.compute_log().begin(stream);
+}
+
+void RuntimeImpl::end_update() {
+  updating_ = false;
+  context.compute_log().end(update_, "update", "", context.abandoned());
+}
+
+void RuntimeImpl::finish_update(BucketId bucket, Stream* stream, bool changed) {
+  const Call guard(*this, "Update::finish");
+  updated_[bucket] = stream != nullptr ? stream->record() : Event{};
+  ask({.kind = TrainerEventKind::updated,
+       .bucket = bucket,
+       .changed = changed,
+       .event = updated_[bucket]});
+  ++versions[bucket];
+}
+
+ShardView RuntimeImpl::shard(BucketId bucket) {
+  const auto numel = static_cast<std::size_t>(own_range(bucket).numel);
+  ShardView view{.bucket = bucket,
+                 .trainable = plan.buckets[bucket].trainable,
+                 .weights = {weights_of_[bucket], numel},
+                 .gradients = {},
+                 .pieces = layouts[bucket].pieces(groups_.of(plan.buckets[bucket]).member)};
+  if (view.trainable && gradients_finished) {
+    view.gradients = {gradients_of_[bucket], numel};
+  }
+  return view;
+}
+
+void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Update& update) {
+  std::int64_t largest = 0;
+  for (const Parameter& parameter : model.parameters()) {
+    largest = std::max(largest, parameter.numel);
+  }
+  auto room =
+      device.allocate(largest * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary);
+  if (!room) {
+    throw Error(room.failure());
+  }
+  const Buffer whole = std::move(room).value();
+  for (const Bucket& bucket : plan.buckets) {
+    ShardView own = update.shard(bucket.id);
+    std::uint32_t index = 0;
+    for (const ParameterId id : bucket.parameters) {
+      const Parameter& parameter = model.parameters()[id];
+      const std::span<float> values{whole.as<float>(), static_cast<std::size_t>(parameter.numel)};
+      std::ranges::fill(values, 0.0F);
+      fill({parameter.full_name, &parameter.spec.shape, values});
+      for (const ShardPiece& piece : own.pieces) {
+        if (piece.index == index) {
+          std::copy_n(values.begin() + piece.parameter_offset, piece.numel,
+                      own.weights.begin() + piece.shard_offset);
+        }
+      }
+      ++index;
+    }
+    update.finish(bucket.id);
+  }
+}
+
+Update::Update(RuntimeImpl& runtime, Stream* stream)
+    : runtime_(&runtime),
+      stream_(stream != nullptr && stream->is_caller() ? nullptr : stream),
+      finished_(runtime.plan.buckets.size(), false),
+      seen_(runtime.plan.buckets.size(), false),
+      exceptions_(std::uncaught_exceptions()) {}
+
+Update::Update(Update&& other) noexcept
+    : runtime_(std::exchange(other.runtime_, nullptr)),
+      stream_(other.stream_),
+      finished_(std::move(other.finished_)),
+      seen_(std::move(other.seen_)),
+      exceptions_(other.exceptions_) {}
+
+Update::~Update() {
+  if (runtime_ == nullptr) {
+    return;
+  }
+  if (std::uncaught_exceptions() > exceptions_) {
+    runtime_->context.abandon("an update");  // shards may be half written
+  }
+  try {
+    for (BucketId bucket = 0;
+         bucket < finished_.size() && !runtime_->context.abandoned() && !runtime_->rank.failed();
+         ++bucket) {
+      if (!finished_[bucket]) {
+        finish(bucket);
+      }
+    }
+  } catch (const Error& error) {
+    runtime_->defer(error.failure());
+  }
+  runtime_->end_update();
+}
+
+std::size_t Update::shard_count() const {
+  return finished_.size();
+}
+
+ShardView Update::shard(std::size_t index) {
+  if (index >= finished_.size() || finished_[index]) {
+    throw Error(
+        {.code = ErrorCode::misuse,
+         .text = "Update::shard(" + std::to_string(index) + "): " +
+                 (index < finished_.size() ? "it was finished already"
+                                           : "there are " + std::to_string(finished_.size()))});
+  }
+  seen_[index] = true;
+  return runtime_->shard(static_cast<BucketId>(index));
+}
+
+void Update::finish(BucketId bucket) {
+  if (bucket >= finished_.size() || finished_[bucket]) {
+    throw Error(
+        {.code = ErrorCode::misuse,
+         .text = "Update::finish(" + std::to_string(bucket) + "): " +
+                 (bucket < finished_.size() ? "it was finished already"
+                                            : "there are " + std::to_string(finished_.size()))});
+  }
+  runtime_->finish_update(bucket, stream_,
+                          seen_[bucket] || runtime_->plan.buckets[bucket].trainable);
+  finished_[bucket] = true;
+}
+
+}  // namespace troupe
