@@ -101,7 +101,8 @@ TEST_CASE("a refused call under any strategy changes nothing") {
     const bool agreed = row.full_buffer == FullBuffer::stays;
     const std::vector<StepProgram> steps(3, plain_step(3, 2));
     for (const int ranks : {1, 2, 3}) {
-      const Options options{.strategy = row.strategy};
+      Options options;
+      options.strategy = row.strategy;
       const ReferenceResult expected =
           Reference(three_units(), ranks, OptimizerKind::sgd, sum_order(options)).train(steps);
       CHECK(on_ranks(ranks, [&](World& world, Findings& findings) {
