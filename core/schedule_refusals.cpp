@@ -140,10 +140,11 @@ std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const
   }
   for (const BucketId bucket : plan_.unit_buckets[unit]) {
     if (backward && buckets_[bucket].reduced) {
-      Failure failure = misuse(concat(
-          use_text({unit, Pass::backward}), ": the gradient of bucket ", plan_.bucket_names[bucket],
-          " was reduced already in this micro-batch, complete or as zeros of a unit not used; under "
-          "this strategy that happens once in each"));
+      Failure failure = misuse(concat(use_text({unit, Pass::backward}), ": the gradient of bucket ",
+                                      plan_.bucket_names[bucket],
+                                      " was reduced already in this micro-batch, complete or as "
+                                      "zeros of a unit not used; under "
+                                      "this strategy that happens once in each"));
       failure.bucket = bucket;
       return failure;
     }

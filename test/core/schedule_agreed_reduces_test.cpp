@@ -128,10 +128,11 @@ TEST_CASE("agreed order: a backward after the reduce of its bucket is refused") 
   Trainer trainer = trainer_in_micro_batch(agreed_plan(one_bucket_each(2), 2));
   trainer.forwards({0, 1});
   trainer.backwards({1});
-  CHECK(trainer.backward(1) ==
-        "refused: backward of unit 'b': the gradient of bucket 1 'b' was reduced already in this "
-        "micro-batch, complete or as zeros of a unit not used; under this strategy that happens once "
-        "in each");
+  CHECK(
+      trainer.backward(1) ==
+      "refused: backward of unit 'b': the gradient of bucket 1 'b' was reduced already in this "
+      "micro-batch, complete or as zeros of a unit not used; under this strategy that happens once "
+      "in each");
   trainer.backwards({0});
   trainer.end_micro_batch();
   trainer.micro_batch();
