@@ -22,7 +22,8 @@ struct MemoryReport {
   std::int64_t gradient_slots = 0;
   std::int64_t kept_parameters = 0;  ///< of what was gathered, for a smaller group
   std::int64_t optimizer = 0;
-  /// Most slot bytes that held gathered parameters, or gradients being filled, at any time.
+  /// Most slot bytes that held gathered parameters, or gradients being filled, at any time; of all
+  /// runtimes of the rank together.
   std::int64_t unsharded_peak = 0;
   std::int64_t gradients_peak = 0;
 
