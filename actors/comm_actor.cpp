@@ -26,9 +26,9 @@ std::string to_string(const LaunchRecord& record) {
   std::string text = "ticket " + std::to_string(record.ticket) + " " + to_string(record.op);
   if (record.bucket != no_bucket) {
     text += " bucket " + std::to_string(record.bucket);
-    if (record.runtime > 1) {
-      text += " of runtime " + std::to_string(record.runtime);
-    }
+  }
+  if (record.runtime > 1) {
+    text += " of runtime " + std::to_string(record.runtime);
   }
   text += " '" + record.label + "' numel " + std::to_string(record.numel) + " " +
           to_string(record.dtype);

@@ -19,10 +19,11 @@
 ///    prefetches are those within `prefetch_depth` places behind the farthest place that a use has
 ///    reached, up to the first that is stale. Since that is a function of the farthest use, ranks
 ///    that differ in between are together again at their next common use.
-///  - All gathers come before the first reduce: a backward, the ends of micro-batches and evals,
-///  and
-///    an update inside a micro-batch launch what is left of them. A backward while a bucket is
-///    stale is refused; after those ends such a bucket is gathered at its update.
+///  - All gathers come before the first reduce: a backward, the end of a micro-batch or an eval and
+///    an update inside a micro-batch launch what is left. A backward while a bucket is stale is
+///    refused; after those ends such a bucket is gathered at its update. Where ranks use different
+///    units, an update inside a micro-batch comes before its backwards, and collectives of the
+///    trainer's own come outside micro-batches and evals: elsewhere ranks part, and are told so.
 ///  - Each micro-batch reduces every trainable bucket once, in the agreed order. A bucket that is
 ///    complete waits for those before it; one that this rank has not used is reduced as zeros when
 ///    a later one waits; the end of the micro-batch reduces the rest. If a backward finds no
@@ -159,7 +160,8 @@ class Schedule {
   // Events, in the trainer's program order. Each replaces `decisions()`.
 
   Result<void> begin_micro_batch();
-  /// Reduces what is left, in plan order. Refused while a use of this micro-batch is open.
+  /// Reduces what is left, in plan order or the agreed one. Refused while a use of this micro-batch
+  /// is open.
   Result<void> end_micro_batch();
   /// `backward` false: a forward, or a recomputation if this micro-batch has begun a backward.
   /// Inside eval only forwards. On success `used()` describes the unit's buckets.

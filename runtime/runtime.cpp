@@ -49,11 +49,10 @@ void RuntimeImpl::finish_gradients() {
   note_step_end();
 }
 
-/// The tokens of all ranks reach an expert, whatever its group: it has the same default.
+/// The tokens of all ranks reach an expert, whatever its group: it is divided as the others are.
 float RuntimeImpl::divisor_of(const Bucket& bucket) const {
-  const auto& divisor =
-      bucket.group == expert_group ? options.expert_gradient_divisor : options.gradient_divisor;
-  return divisor.value_or(static_cast<float>(context.size()));
+  const auto divisor = options.gradient_divisor.value_or(static_cast<float>(context.size()));
+  return bucket.group == expert_group ? options.expert_gradient_divisor.value_or(divisor) : divisor;
 }
 
 void RuntimeImpl::note_step_end() {

@@ -60,7 +60,8 @@ struct ShardView {
   std::vector<ShardPiece> pieces;
 };
 
-/// The only time in which parameters change: from here until `finish` nothing reads the shards.
+/// The only time in which parameters change: from here until `finish` nothing reads the shards. The
+/// gradients that it reads are those of the last step as long as no micro-batch ends.
 class Update {
  public:
   Update(Update&& other) noexcept;

@@ -120,6 +120,9 @@ Update::~Update() {
     }
   } catch (const Error& error) {
     runtime_->defer(error.failure());
+  } catch (const std::exception& exception) {
+    runtime_->defer({.code = ErrorCode::internal,
+                     .text = std::string("the end of an update: ") + exception.what()});
   }
   runtime_->end_update();
 }

@@ -63,6 +63,8 @@ TEST_CASE("each kind of mismatch is named, with both sides as different texts") 
   add("size", [](CollectiveCall& call) { call.numel = 1023; });
   add("dtype", [](CollectiveCall& call) { call.dtype = DType::bf16; });
   add("root", [](CollectiveCall& call) { call.root = 0; });
+  add("runtime", [](CollectiveCall& call) { call.runtime = 2; });
+  add("runtime", [](CollectiveCall& call) { call.runtime = 3; });
   add("ticket and bucket", [](CollectiveCall& call) {
     call.ticket = 18;
     call.bucket = no_bucket;

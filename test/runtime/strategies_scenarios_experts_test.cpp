@@ -138,7 +138,7 @@ TEST_CASE("experts train with whatever is routed to them, and routing changes no
       CAPTURE(mesh.ep);
       Options options = variant.options;
       options.mesh = {.replicate = mesh.replicate, .ep = mesh.ep};
-      options.expert_gradient_divisor.reset();  // as of all ranks: their tokens come to the experts
+      options.expert_gradient_divisor.reset();  // as the others: the tokens of all ranks come here
       options.gradient_divisor = 8.0F;
       LaunchLog launches(mesh.ranks);
       CHECK(on_ranks(
@@ -156,7 +156,7 @@ TEST_CASE("experts train with whatever is routed to them, and routing changes no
                     Update update = trainer.runtime.update();
                     trainer.optimize(update, false);
                     trainer.optimize(update, true);
-                    trainer.note_updated(8.0F, static_cast<float>(mesh.ranks));
+                    trainer.note_updated(8.0F, 8.0F);
                   }
                 },
                 &launches) == "");

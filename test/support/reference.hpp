@@ -44,11 +44,11 @@ inline float through_bf16(float value) {
 struct SumOrder {
   int replicas = 1;
   bool at_step_end = false;
-  int experts = 1;    ///< neighbours that hold different ones
-  bool once = false;  ///< a parameter is reduced once in each micro-batch, at its end
-  bool bf16 = false;  ///< gradients are contributed, and sums rounded, in bf16
-  float divisor = 0;  ///< 0: the number of ranks
-  float expert_divisor = 0;
+  int experts = 1;           ///< neighbours that hold different ones
+  bool once = false;         ///< a parameter is reduced once in each micro-batch, at its end
+  bool bf16 = false;         ///< gradients are contributed, and sums rounded, in bf16
+  float divisor = 0;         ///< 0: the number of ranks
+  float expert_divisor = 0;  ///< 0: as the others
 };
 
 class Reference {
@@ -204,7 +204,8 @@ class Reference {
     }
     for (std::size_t c = 0; c < total.size(); ++c) {
       const bool expert = of_expert(model_.parameters()[copies_[c].parameter]);
-      const float given = expert ? order_.expert_divisor : order_.divisor;
+      const bool own = expert && order_.expert_divisor > 0;
+      const float given = own ? order_.expert_divisor : order_.divisor;
       for (float& g : total[c]) {
         g = g / (given > 0 ? given : static_cast<float>(ranks_));
       }
