@@ -351,6 +351,11 @@ Result<void> Schedule::begin_update() {
                                    holders_of(index), "; end the micro-batch first"));
     }
   }
+  if (plan_.agreed && in_backward_) {
+    return misuse(
+        "an update cannot begin inside a micro-batch that has begun its backwards: where ranks use "
+        "different units, some have reduced and others have not; end the micro-batch first");
+  }
   if (plan_.agreed && in_micro_batch_) {
     gather_rest();  // how far each rank has come is its own affair
   }

@@ -21,9 +21,9 @@
 ///    that differ in between are together again at their next common use.
 ///  - All gathers come before the first reduce: a backward, the end of a micro-batch or an eval and
 ///    an update inside a micro-batch launch what is left. A backward while a bucket is stale is
-///    refused; after those ends such a bucket is gathered at its update. Where ranks use different
-///    units, an update inside a micro-batch comes before its backwards, and collectives of the
-///    trainer's own come outside micro-batches and evals: elsewhere ranks part, and are told so.
+///    refused; after those ends such a bucket is gathered at its update. An update inside a
+///    micro-batch comes before its backwards. Where ranks use different units, collectives of the
+///    trainer's own come outside micro-batches and evals: inside, ranks part, and are told so.
 ///  - Each micro-batch reduces every trainable bucket once, in the agreed order. A bucket that is
 ///    complete waits for those before it; one that this rank has not used is reduced as zeros when
 ///    a later one waits; the end of the micro-batch reduces the rest. If a backward finds no
@@ -175,7 +175,8 @@ class Schedule {
   /// Gradients are complete: evicts all, marks all stale, takes the recorded order as the next one.
   Result<void> step_end();
   /// Parameters are about to change: gives back all slots (`step_end`), marks all stale; the order
-  /// and the place in it are kept. Refused with an open use, a gradient being filled, or in eval.
+  /// and the place in it are kept. Refused with an open use, a gradient being filled, or in eval;
+  /// with an agreed order also behind the first backward of a micro-batch.
   Result<void> begin_update();
   /// The parameters of `bucket` are up to date. (All are stale at construction.) `changed` false: a
   /// frozen bucket whose shards were not touched; if it was kept gathered, it still is.

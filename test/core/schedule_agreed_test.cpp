@@ -143,6 +143,25 @@ TEST_CASE("agreed order: an update inside a micro-batch launches the rest before
   CHECK(trainer.forward(0) == "gather 0, use 0");
 }
 
+TEST_CASE("agreed order: an update behind the first backward of a micro-batch is refused") {
+  Trainer trainer(agreed_plan(one_bucket_each(2), 0));
+  trainer.update_all();
+  trainer.micro_batch();
+  trainer.forward(0);
+  trainer.end_forward(0);
+  trainer.backward(0);
+  trainer.end_backward(0);  // reduced: nothing is being filled
+  const Result<void> refused = trainer.schedule.begin_update();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.failure().code == ErrorCode::misuse);
+  CHECK(refused.failure().text ==
+        "an update cannot begin inside a micro-batch that has begun its backwards: where ranks use "
+        "different units, some have reduced and others have not; end the micro-batch first");
+  CHECK(trainer.schedule.decisions().empty());
+  REQUIRE(trainer.schedule.end_micro_batch());
+  CHECK(trainer.schedule.begin_update());
+}
+
 TEST_CASE("agreed order: outside a micro-batch an update launches nothing") {
   Trainer trainer(agreed_plan(one_bucket_each(3), 1));
   trainer.update_all();

@@ -86,7 +86,7 @@ bool Ledger::possible(const Event& event) const {
     case EventKind::step_end:
       return !in_eval_ && !in_micro_batch_ && open_.empty();
     case EventKind::begin_update:
-      return !in_eval_ && open_.empty() && !filling;
+      return !in_eval_ && open_.empty() && !filling && !(plan_.agreed && in_backward_);
     case EventKind::end_forward:
     case EventKind::end_backward:
     case EventKind::updated:
