@@ -1,86 +1,156 @@
 #include "troupe/runtime/optimizer.hpp"
 
-#include "troupe/runtime/runtime_impl.hpp"
-
 #include <cmath>
+#include <string>
+#include <utility>
 
 namespace troupe {
 
-namespace {
+ShardedOptimizer::ShardedOptimizer(float learning_rate,
+                                   float weight_decay,
+                                   std::vector<ParameterGroup> groups,
+                                   bool groups_only)
+    : learning_rate_(learning_rate),
+      weight_decay_(weight_decay),
+      groups_(std::move(groups)),
+      groups_only_(groups_only) {}
 
-void check_gradients(const Runtime& runtime, const char* optimizer) {
+void ShardedOptimizer::set_learning_rate(std::size_t group, float learning_rate) {
+  groups_.at(group).learning_rate = learning_rate;
+}
+
+void ShardedOptimizer::step(Runtime& runtime) {
   if (!runtime.gradients_finished()) {
     throw Error({.code = ErrorCode::misuse,
-                 .text = std::string(optimizer) +
+                 .text = std::string(name()) +
                          "::step: the gradients are not complete; call finish_gradients() first"});
   }
-}
-
-bool is_frozen(const Runtime& runtime, std::size_t bucket) {
-  return !runtime.bucket_plan().buckets[bucket].trainable;
-}
-
-}  // namespace
-
-void Sgd::step(Runtime& runtime) {
-  check_gradients(runtime, "Sgd");
   Update update = runtime.update();
-  for (std::size_t index = 0; index < update.shard_count(); ++index) {
-    if (is_frozen(runtime, index)) {
-      update.finish(static_cast<BucketId>(index));  // not touched
-      continue;
-    }
-    const ShardView shard = update.shard(index);
-    for (std::size_t i = 0; i < shard.gradients.size(); ++i) {
-      shard.weights[i] = shard.weights[i] - options_.learning_rate * shard.gradients[i];
-    }
-    update.finish(shard.bucket);
+  begin_step(runtime);
+  for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
+    update_shard(update, bucket);
+    update.finish(bucket);
   }
 }
 
-void AdamW::step(Runtime& runtime) {
-  check_gradients(runtime, "AdamW");
-  // Not by address alone: another runtime may have taken the place of the one that is gone.
-  if (runtime_ && runtime_->lock().get() != &runtime.impl()) {
-    throw Error(
-        {.code = ErrorCode::misuse,
-         .text =
-             "AdamW::step: this optimizer holds the state of another runtime; use one for each"});
+void ShardedOptimizer::step(Update& update) {
+  if (!update.runtime().gradients_finished()) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = std::string(name()) +
+                         "::step: the gradients are not complete; call finish_gradients() first"});
   }
-  Update update = runtime.update();
-  if (!runtime_) {
-    states_.resize(update.shard_count());
-    for (std::size_t index = 0; index < update.shard_count(); ++index) {
-      if (!is_frozen(runtime, index)) {
-        const auto numel = static_cast<std::int64_t>(update.shard(index).weights.size());
-        states_[index] = {runtime.allocate_state(numel), runtime.allocate_state(numel)};
+  begin_step(update.runtime());
+  for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
+    update_shard(update, bucket);
+  }
+}
+
+std::size_t ShardedOptimizer::group_of(const Parameter& parameter) const {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (groups_[group].parameters(parameter)) {
+      return group;
+    }
+  }
+  return no_group;
+}
+
+bool ShardedOptimizer::wants(const Parameter& parameter) const {
+  return parameter.spec.trainable && (!groups_only_ || group_of(parameter) != no_group);
+}
+
+/// Counts and makes state on every rank alike, whatever lies in its shards.
+void ShardedOptimizer::begin_step(Runtime& runtime) const {
+  const std::span<std::uint64_t> counts = runtime.counts(steps());
+  for (const Parameter& parameter : runtime.model().parameters()) {
+    if (wants(parameter)) {
+      ++counts[parameter.id];
+      for (const char* state : states()) {
+        static_cast<void>(runtime.state(state, runtime.bucket_plan().bucket_of[parameter.id]));
       }
     }
-    runtime_ = runtime.impl().weak_from_this();
   }
-  ++steps_;
-  const auto t = static_cast<double>(steps_);
-  const auto c1 = static_cast<float>(1.0 - std::pow(static_cast<double>(options_.beta1), t));
-  const auto c2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options_.beta2), t));
-  const float beta1 = options_.beta1;
-  const float beta2 = options_.beta2;
-  for (std::size_t index = 0; index < update.shard_count(); ++index) {
-    if (is_frozen(runtime, index)) {
-      update.finish(static_cast<BucketId>(index));  // not touched
+}
+
+void ShardedOptimizer::update_shard(Update& update, BucketId bucket) {
+  Runtime& runtime = update.runtime();
+  const Bucket& plan = runtime.bucket_plan().buckets[bucket];
+  if (!plan.trainable) {
+    return;  // not asked for: it has not changed
+  }
+  const ShardView shard = update.shard(bucket);
+  const std::span<const std::uint64_t> counts = runtime.counts(steps());
+  for (const ShardPiece& each : shard.pieces) {
+    const Parameter& parameter = runtime.model().parameters()[plan.parameters[each.index]];
+    const std::size_t group = group_of(parameter);
+    if (groups_only_ && group == no_group) {
       continue;
     }
-    const ShardView shard = update.shard(index);
-    float* m = states_[index].m.data();
-    float* v = states_[index].v.data();
-    for (std::size_t i = 0; i < shard.gradients.size(); ++i) {
-      const float g = shard.gradients[i];
-      const float p = shard.weights[i];
-      m[i] = beta1 * m[i] + (1.0F - beta1) * g;
-      v[i] = beta2 * v[i] + (1.0F - beta2) * (g * g);
-      const float direction = (m[i] / c1) / (std::sqrt(v[i] / c2) + options_.epsilon);
-      shard.weights[i] = p - options_.learning_rate * (direction + options_.weight_decay * p);
+    const auto offset = static_cast<std::size_t>(each.shard_offset);
+    Piece piece{.bucket = bucket,
+                .offset = offset,
+                .numel = static_cast<std::size_t>(each.numel),
+                .step = counts[parameter.id],
+                .learning_rate = learning_rate_,
+                .weight_decay = weight_decay_,
+                .weights = shard.weights.data() + offset,
+                .gradients = shard.gradients.data() + offset};
+    if (group != no_group) {
+      piece.learning_rate = groups_[group].learning_rate.value_or(learning_rate_);
+      piece.weight_decay = groups_[group].weight_decay.value_or(weight_decay_);
     }
-    update.finish(shard.bucket);
+    this->update(runtime, piece);
+  }
+}
+
+Sgd::Sgd(const SgdOptions& options)
+    : ShardedOptimizer(
+          options.learning_rate, options.weight_decay, options.groups, options.groups_only),
+      momentum_(options.momentum),
+      nesterov_(options.nesterov) {}
+
+std::vector<const char*> Sgd::states() const {
+  return momentum_ != 0.0F ? std::vector<const char*>{"sgd.momentum"} : std::vector<const char*>{};
+}
+
+void Sgd::update(Runtime& runtime, const Piece& piece) {
+  float* buffer = momentum_ != 0.0F
+                      ? runtime.state("sgd.momentum", piece.bucket).data() + piece.offset
+                      : nullptr;
+  for (std::size_t i = 0; i < piece.numel; ++i) {
+    float d = piece.gradients[i];
+    if (piece.weight_decay != 0.0F) {
+      d = d + piece.weight_decay * piece.weights[i];
+    }
+    if (buffer != nullptr) {
+      buffer[i] = momentum_ * buffer[i] + d;
+      d = nesterov_ ? d + momentum_ * buffer[i] : buffer[i];
+    }
+    piece.weights[i] = piece.weights[i] - piece.learning_rate * d;
+  }
+}
+
+AdamW::AdamW(const AdamWOptions& options)
+    : ShardedOptimizer(
+          options.learning_rate, options.weight_decay, options.groups, options.groups_only),
+      beta1_(options.beta1),
+      beta2_(options.beta2),
+      epsilon_(options.epsilon) {}
+
+void AdamW::update(Runtime& runtime, const Piece& piece) {
+  const auto t = static_cast<double>(piece.step);
+  const auto c1 = static_cast<float>(1.0 - std::pow(static_cast<double>(beta1_), t));
+  const auto c2 = static_cast<float>(1.0 - std::pow(static_cast<double>(beta2_), t));
+  const float beta1 = beta1_;
+  const float beta2 = beta2_;
+  float* m = runtime.state("adamw.m", piece.bucket).data() + piece.offset;
+  float* v = runtime.state("adamw.v", piece.bucket).data() + piece.offset;
+  for (std::size_t i = 0; i < piece.numel; ++i) {
+    const float g = piece.gradients[i];
+    const float p = piece.weights[i];
+    m[i] = beta1 * m[i] + (1.0F - beta1) * g;
+    v[i] = beta2 * v[i] + (1.0F - beta2) * (g * g);
+    const float direction = (m[i] / c1) / (std::sqrt(v[i] / c2) + epsilon_);
+    piece.weights[i] = p - piece.learning_rate * (direction + piece.weight_decay * p);
   }
 }
 

@@ -125,30 +125,22 @@ Report RuntimeImpl::report() const {
                    .gradients_peak = counters.gradient_bytes_peak.load()};
   std::int64_t trainable = 0;
   std::int64_t copies = 0;  // of parameters that are not fp32 themselves
-  std::int64_t shards = 0;
-  std::int64_t trainable_buckets = 0;
   for (const Parameter& parameter : model.parameters()) {
     trainable += parameter.spec.trainable ? parameter.numel : 0;
     copies += parameter.spec.dtype == DType::f32
                   ? 0
                   : parameter.numel * static_cast<std::int64_t>(size_of(parameter.spec.dtype));
   }
-  for (const Bucket& bucket : plan.buckets) {
-    shards += bucket.trainable ? own_range(bucket.id).numel : 0;
-    trainable_buckets += bucket.trainable ? 1 : 0;
-  }
-  for (const auto& state : optimizer_states) {
-    report.memory.optimizer += state.bytes();
+  for (const auto& [name, buffers] : states) {
+    for (const Buffer& buffer : buffers) {
+      report.memory.optimizer += buffer.bytes();
+    }
   }
   constexpr std::int64_t fp32 = sizeof(float);
-  // Per parameter; a rank that owns none has as many, if empty ones, for each bucket.
-  const std::int64_t states = shards > 0 ? report.memory.optimizer / (shards * fp32)
-                                         : static_cast<std::int64_t>(optimizer_states.size()) /
-                                               std::max<std::int64_t>(trainable_buckets, 1);
   report.unsharded = {.main_weights = model.numel_total() * fp32,
                       .main_gradients = trainable * fp32,
                       .parameter_slots = copies,
-                      .optimizer = trainable * fp32 * states};
+                      .optimizer = trainable * fp32 * static_cast<std::int64_t>(states.size())};
   for (std::size_t op = 0; op < collective_count; ++op) {
     report.collectives[op] = rank.state().launches[op].load();
     report.bytes_sent[op] = rank.state().bytes_sent[op].load();
@@ -189,7 +181,7 @@ void Runtime::finish_gradients() {
 
 Update Runtime::update(Stream* stream) {
   impl_->begin_update(stream);
-  return {*impl_, stream};
+  return {*this, *impl_, stream};
 }
 
 void Runtime::reshard() {
@@ -231,14 +223,13 @@ Report Runtime::report() const {
   return impl_->report();
 }
 
-std::span<float> Runtime::allocate_state(std::int64_t numel) {
-  auto room =
-      impl_->device.allocate(numel * static_cast<std::int64_t>(sizeof(float)), Purpose::optimizer);
-  if (!room) {
-    throw Error(room.failure());
-  }
-  const Buffer& buffer = impl_->optimizer_states.emplace_back(std::move(room).value());
-  return {buffer.as<float>(), static_cast<std::size_t>(numel)};
+std::span<float> Runtime::state(std::string_view name, BucketId bucket) {
+  return impl_->state(name, bucket);
+}
+
+std::span<std::uint64_t> Runtime::counts(std::string_view name) {
+  return impl_->counts.try_emplace(std::string(name), impl_->model.parameters().size())
+      .first->second;
 }
 
 std::uint32_t Runtime::begin_use(UnitId unit, bool backward, Stream* stream) {

@@ -79,11 +79,13 @@ class Update {
   /// The bucket is up to date as far as the update's stream has got: it may be gathered again, also
   /// while later buckets are still being updated. Collective in effect (it may prefetch).
   void finish(BucketId bucket);
+  Runtime& runtime() { return *owner_; }
 
  private:
   friend class Runtime;
-  Update(RuntimeImpl& runtime, Stream* stream);
+  Update(Runtime& owner, RuntimeImpl& runtime, Stream* stream);
 
+  Runtime* owner_;
   RuntimeImpl* runtime_;
   Stream* stream_;
   std::vector<bool> finished_;
@@ -138,9 +140,16 @@ class Runtime final : public LayerEvents {
   bool gradients_finished() const;
   Report report() const;
 
-  /// Zeroed memory for optimizer state, (numel) fp32; counted in the report. It lives as long as
-  /// the runtime.
-  std::span<float> allocate_state(std::int64_t numel);
+  // Optimizer state lives in the runtime, by name, so that it is divided, saved and loaded with the
+  // weights. Optimizers of different kinds use different names ("adamw.m"); those of one kind share
+  // them, each for its own parameters. Names are the same on every rank.
+
+  /// Of this rank's shard of a bucket: as long as `ShardView::weights`, fp32, zero at first; gaps
+  /// stay zero. Counted in the report. Valid until the runtime ends or is planned anew.
+  std::span<float> state(std::string_view name, BucketId bucket);
+  /// A count for each parameter of the model, such as the updates it has seen; 0 at first. The same
+  /// on every rank.
+  std::span<std::uint64_t> counts(std::string_view name);
 
   RuntimeImpl& impl() { return *impl_; }
 

@@ -10,8 +10,10 @@
 #include "troupe/runtime/rank_context.hpp"
 #include "troupe/runtime/runtime.hpp"
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,9 +84,11 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   // The trainer's own state.
   std::uint64_t steps = 0;
   bool gradients_finished = false;
-  bool updating() const { return updating_; }
   std::vector<std::uint64_t> versions;  ///< per bucket
-  std::vector<Buffer> optimizer_states;
+  /// Optimizer state by name; per bucket, empty where nobody has asked for it.
+  std::map<std::string, std::vector<Buffer>, std::less<>> states;
+  std::map<std::string, std::vector<std::uint64_t>, std::less<>> counts;  ///< per parameter
+  std::span<float> state(std::string_view name, BucketId bucket);
 
  private:
   struct OpenUse {

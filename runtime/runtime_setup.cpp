@@ -270,7 +270,7 @@ RuntimeImpl::~RuntimeImpl() {
     static_cast<void>(new std::array<Buffer, 5>{
         std::move(main_weights_), std::move(main_gradients_), std::move(parameter_slots_),
         std::move(gradient_slots_memory_), std::move(kept_parameters_)});
-    static_cast<void>(new auto(std::move(optimizer_states)));
+    static_cast<void>(new auto(std::move(states)));
     // NOLINTEND(bugprone-unhandled-exception-at-new,clang-analyzer-cplusplus.NewDeleteLeaks)
   };
   // Peers that are about to take part in the collectives under way have as long as in any call.

@@ -58,6 +58,25 @@ ShardView RuntimeImpl::shard(BucketId bucket) {
   return view;
 }
 
+std::span<float> RuntimeImpl::state(std::string_view name, BucketId bucket) {
+  if (bucket >= plan.buckets.size()) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "Runtime::state('" + std::string(name) + "', " + std::to_string(bucket) +
+                         "): there are " + std::to_string(plan.buckets.size()) + " buckets"});
+  }
+  auto found = states.find(name);
+  if (found == states.end()) {
+    found = states.emplace(name, std::vector<Buffer>(plan.buckets.size())).first;
+  }
+  const std::int64_t numel = own_range(bucket).numel;
+  Buffer& buffer = found->second[bucket];
+  if (buffer.data() == nullptr && numel > 0) {
+    buffer = value_or_throw(
+        device.allocate(numel * static_cast<std::int64_t>(sizeof(float)), Purpose::optimizer));
+  }
+  return {buffer.as<float>(), static_cast<std::size_t>(numel)};
+}
+
 void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Update& update) {
   std::int64_t largest = 0;
   for (const Parameter& parameter : model.parameters()) {
@@ -89,15 +108,17 @@ void RuntimeImpl::initialize(const std::function<void(ParameterView)>& fill, Upd
   }
 }
 
-Update::Update(RuntimeImpl& runtime, Stream* stream)
-    : runtime_(&runtime),
+Update::Update(Runtime& owner, RuntimeImpl& runtime, Stream* stream)
+    : owner_(&owner),
+      runtime_(&runtime),
       stream_(stream != nullptr && stream->is_caller() ? nullptr : stream),
       finished_(runtime.plan.buckets.size(), false),
       seen_(runtime.plan.buckets.size(), false),
       exceptions_(std::uncaught_exceptions()) {}
 
 Update::Update(Update&& other) noexcept
-    : runtime_(std::exchange(other.runtime_, nullptr)),
+    : owner_(other.owner_),
+      runtime_(std::exchange(other.runtime_, nullptr)),
       stream_(other.stream_),
       finished_(std::move(other.finished_)),
       seen_(std::move(other.seen_)),

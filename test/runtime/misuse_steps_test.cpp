@@ -98,7 +98,7 @@ TEST_CASE("an unknown parameter is named together with what there is") {
   });
 }
 
-TEST_CASE("an AdamW belongs to one runtime, also when another takes its place in memory") {
+TEST_CASE("an optimizer's state lies in the runtime: one AdamW serves several") {
   CHECK(on_ranks(2, [&](World& world, Findings& findings) {
           AdamW optimizer;
           const auto step = [&](Runtime& runtime) {
@@ -114,19 +114,27 @@ TEST_CASE("an AdamW belongs to one runtime, also when another takes its place in
           first.emplace(world, d4_model(1, 64));
           first->initialize([](ParameterView) {});
           step(*first);
-          const std::vector<const char*> text{
-              "AdamW::step: this optimizer holds the state of "
-              "another runtime; use one for each"};
+          step(*first);
           {
             Runtime second(world, d4_model(1, 64));
             second.initialize([](ParameterView) {});
-            expect_refused(findings, "a second runtime", {text[0]}, [&] { step(second); });
+            step(second);
+            findings.equal(second.counts("adamw.step")[0], std::uint64_t{1}, "steps of the second");
           }
-          step(*first);
-          first.emplace(world, d4_model(1, 65536));
+          findings.equal(first->counts("adamw.step")[0], std::uint64_t{2}, "steps of the first");
+          findings.equal(first->state("adamw.m", 0).size(), std::size_t{32}, "state of a shard");
+          first.emplace(world, d4_model(1, 64));  // perhaps at the same address
           first->initialize([](ParameterView) {});
-          expect_refused(findings, "a runtime at the same address", {text[0]},
-                         [&] { step(*first); });
+          step(*first);
+          findings.equal(first->counts("adamw.step")[0], std::uint64_t{1}, "steps of a new one");
+        }) == "");
+}
+
+TEST_CASE("state of a bucket that is not there is refused") {
+  CHECK(on_ranks(2, [](World& world, Findings& findings) {
+          Runtime runtime(world, d4_model(2, 64));
+          expect_refused(findings, "bucket 9", {"Runtime::state('x', 9): there are 2 buckets"},
+                         [&] { static_cast<void>(runtime.state("x", 9)); });
         }) == "");
 }
 
