@@ -100,8 +100,12 @@ class Device {
   virtual void divide(Stream& stream, float* data, std::int64_t numel, float divisor) = 0;
   /// result[0] += Σ data[i]², in fp64 with a fixed order of sums; `*non_finite` is set to true if
   /// an element is infinite or not a number. Results are in host memory.
-  virtual void squared_norm(
-      Stream& stream, const float* data, std::int64_t numel, double* result, bool* non_finite) = 0;
+  virtual void squared_norm(Stream& stream,
+                            DType dtype,
+                            const void* data,
+                            std::int64_t numel,
+                            double* result,
+                            bool* non_finite) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) = 0;
   virtual void zero(Stream& stream, void* data, std::int64_t bytes) = 0;
 

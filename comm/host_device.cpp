@@ -134,10 +134,14 @@ void HostDevice::divide(Stream& stream, float* data, std::int64_t numel, float d
   issue(stream, [data, numel, divisor] { kernels::divide(data, numel, divisor); });
 }
 
-void HostDevice::squared_norm(
-    Stream& stream, const float* data, std::int64_t numel, double* result, bool* non_finite) {
-  issue(stream, [data, numel, result, non_finite] {
-    kernels::squared_norm(data, numel, result, non_finite);
+void HostDevice::squared_norm(Stream& stream,
+                              DType dtype,
+                              const void* data,
+                              std::int64_t numel,
+                              double* result,
+                              bool* non_finite) {
+  issue(stream, [dtype, data, numel, result, non_finite] {
+    kernels::squared_norm(dtype, data, numel, result, non_finite);
   });
 }
 

@@ -54,7 +54,8 @@ class HostDevice final : public Device {
       Stream& stream, float* sum, DType dtype, const void* part, std::int64_t numel) override;
   void divide(Stream& stream, float* data, std::int64_t numel, float divisor) override;
   void squared_norm(Stream& stream,
-                    const float* data,
+                    DType dtype,
+                    const void* data,
                     std::int64_t numel,
                     double* result,
                     bool* non_finite) override;

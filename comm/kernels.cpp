@@ -180,17 +180,26 @@ void divide(float* data, std::int64_t numel, float divisor) noexcept {
   loops::divide(data, numel, divisor);
 }
 
-void squared_norm(const float* data,
-                  std::int64_t numel,
-                  double* result,
-                  bool* non_finite) noexcept {
+void squared_norm(
+    DType dtype, const void* data, std::int64_t numel, double* result, bool* non_finite) noexcept {
   constexpr auto lanes = static_cast<std::int64_t>(squared_norm_lanes);
+  static_assert(block_numel % lanes == 0);
   std::array<double, squared_norm_lanes> sums{};
-  const std::int64_t blocks = numel / lanes;
-  loops::add_squares(data, blocks, sums.data());
-  for (std::int64_t i = blocks * lanes; i < numel; ++i) {
-    const double value = data[i];
-    sums[static_cast<std::size_t>(i - blocks * lanes)] += value * value;
+  Block widened;
+  for (std::int64_t offset = 0; offset < numel; offset += block_numel) {
+    const std::int64_t count = std::min(block_numel, numel - offset);
+    const float* block = widened.data();
+    if (dtype == DType::f32) {
+      block = static_cast<const float*>(data) + offset;
+    } else {
+      loops::bf16_to_f32(static_cast<const BFloat16*>(data) + offset, widened.data(), count);
+    }
+    const std::int64_t whole = count / lanes * lanes;
+    loops::add_squares(block, count / lanes, sums.data());
+    for (std::int64_t i = whole; i < count; ++i) {
+      const double value = block[i];
+      sums[static_cast<std::size_t>(i - whole)] += value * value;
+    }
   }
   for (std::size_t half = squared_norm_lanes / 2; half > 0; half /= 2) {
     for (std::size_t lane = 0; lane < half; ++lane) {

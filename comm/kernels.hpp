@@ -29,7 +29,8 @@ void divide(float* data, std::int64_t numel, float divisor) noexcept;
 inline constexpr std::size_t squared_norm_lanes = 16;
 
 /// *result += Σ data[i]², in fp64; *non_finite = true if an element is infinite or not a number.
-void squared_norm(const float* data, std::int64_t numel, double* result, bool* non_finite) noexcept;
+void squared_norm(
+    DType dtype, const void* data, std::int64_t numel, double* result, bool* non_finite) noexcept;
 
 /// to[i] = ((s0[i] + s1[i]) + s2[i]) + …, in fp32; bf16 results are rounded once. A sum of one
 /// source is a copy. sources  at least one, (numel) each to       (numel); apart from each source,

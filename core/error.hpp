@@ -22,6 +22,7 @@ enum class ErrorCode : std::uint8_t {
   peer_failed,        ///< another rank failed or left; its own error is in the text
   mismatch,           ///< ranks disagree about a collective; both sides are named
   device,             ///< a device, stream or allocation failed
+  non_finite,         ///< a gradient is infinite or not a number; parameter and rank are named
   internal,           ///< a fault of Troupe; please report it with the text
 };
 
@@ -39,6 +40,8 @@ constexpr const char* to_string(ErrorCode code) {
       return "mismatch";
     case ErrorCode::device:
       return "device";
+    case ErrorCode::non_finite:
+      return "non-finite";
     case ErrorCode::internal:
       return "internal";
   }

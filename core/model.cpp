@@ -149,6 +149,15 @@ void Model::tie(UnitId unit, std::string name, UnitId owner, std::string_view ow
   users.insert(std::ranges::upper_bound(users, unit), unit);
 }
 
+void Model::set_trainable(ParameterId parameter, bool trainable) {
+  if (parameter >= parameters_.size()) {
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "parameter " + std::to_string(parameter) +
+                         " does not exist; the model has " + std::to_string(parameters_.size())});
+  }
+  parameters_[parameter].spec.trainable = trainable;
+}
+
 ParameterId Model::parameter(std::string_view full_name) const {
   const auto found = parameter_by_name_.find(full_name);
   if (found == parameter_by_name_.end()) {

@@ -78,6 +78,9 @@ class Model {
   /// Lets `unit` use a parameter of another unit under a name of its own.
   void tie(UnitId unit, std::string name, UnitId owner, std::string_view owner_name);
 
+  /// `Error` if there is no such parameter.
+  void set_trainable(ParameterId parameter, bool trainable);
+
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   /// The root unit, or `no_unit` if every parameter was given to a unit.

@@ -90,6 +90,11 @@ Result<void> validate(const Options& options) {
     return refuse("reduce_dtype", std::to_string(static_cast<int>(options.reduce_dtype)),
                   "DType::f32 or DType::bf16");
   }
+  if (options.unused_parameters != UnusedParameters::zeros &&
+      options.unused_parameters != UnusedParameters::error) {
+    return refuse("unused_parameters", std::to_string(static_cast<int>(options.unused_parameters)),
+                  "UnusedParameters::zeros or error");
+  }
   for (const auto& [field, divisor] :
        {std::pair("gradient_divisor", options.gradient_divisor),
         std::pair("expert_gradient_divisor", options.expert_gradient_divisor)}) {

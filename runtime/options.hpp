@@ -14,6 +14,12 @@
 
 namespace troupe {
 
+/// What becomes of a trainable parameter that got no gradient in a whole step.
+enum class UnusedParameters : std::uint8_t {
+  zeros,  ///< its gradient is zero
+  error,  ///< `finish_gradients` throws on all ranks and names it; the step is given up
+};
+
 struct Options {
   Strategy strategy = Strategy::full_shard;
   /// How the ranks of the world are divided; all in one copy if nothing is set. Several copies
@@ -73,6 +79,14 @@ struct Options {
   /// backward; true sums the main gradients once, when the step ends: less to send with several
   /// micro-batches, but not hidden.
   bool sum_replicas_at_step_end = false;
+
+  // Checks.
+
+  UnusedParameters unused_parameters = UnusedParameters::zeros;
+  /// Looks at every gradient at the end of the backward that contributed to it, before it is
+  /// reduced: one that is infinite or not a number ends the step with an error that names parameter
+  /// and rank. Waits for the computation of each backward, so it costs overlap.
+  bool check_gradients = false;
 };
 
 /// Checks what can be checked without a model. The text names the field and what would do.

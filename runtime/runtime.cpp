@@ -8,53 +8,6 @@
 
 namespace troupe {
 
-void RuntimeImpl::finish_gradients() {
-  const Call guard(*this, "Runtime::finish_gradients");
-  if (gradients_finished) {
-    throw Error({.code = ErrorCode::misuse,
-                 .text = "Runtime::finish_gradients: the gradients are finished already; a "
-                         "micro-batch comes first"});
-  }
-  const Answer& answer = ask({.kind = TrainerEventKind::step_end});
-  const std::vector<BucketId> unreduced = answer.unreduced;
-  AgreedOrder recorded = answer.recorded;
-  RankState& state = rank.state();
-  const Event& last = state.last_event[static_cast<std::size_t>(Channel::reduce)];
-  rank.wait(rank.next_ticket() - 1, [&] { return last.done(); }, "the last reduce of the step");
-  if (!recorded.gathers.empty()) {
-    agree_on_order(std::move(recorded));
-  }
-  for (const Bucket& bucket : plan.buckets) {
-    if (!bucket.trainable) {
-      continue;
-    }
-    const std::int64_t numel = own_range(bucket.id).numel;
-    if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {
-      device.divide(Stream::caller(), gradients_of_[bucket.id], numel, divisor_of(bucket));
-    } else {
-      await_update(bucket.id, nullptr);
-      device.zero(Stream::caller(), gradients_of_[bucket.id],
-                  numel * static_cast<std::int64_t>(size_of(DType::f32)));
-    }
-  }
-  gradients_finished = true;
-  ++steps;
-  ++context.steps;
-  for (std::size_t op = 0; op < collective_count; ++op) {
-    const std::uint64_t now = state.launches[op].load();
-    launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
-    const std::uint64_t bytes = state.bytes_sent[op].load();
-    bytes_last_step_[op] = bytes - std::exchange(bytes_at_step_[op], bytes);
-  }
-  note_step_end();
-}
-
-/// The tokens of all ranks reach an expert, whatever its group: it is divided as the others are.
-float RuntimeImpl::divisor_of(const Bucket& bucket) const {
-  const auto divisor = options.gradient_divisor.value_or(static_cast<float>(context.size()));
-  return bucket.group == expert_group ? options.expert_gradient_divisor.value_or(divisor) : divisor;
-}
-
 void RuntimeImpl::note_step_end() {
   const TrainerTime::Reading now = context.compute_log().read();
   time_last_step_ = between(step_began_.value_or(now), now);
@@ -81,32 +34,34 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
                          "') inside an update; end the update first"});
   }
   const BucketId bucket = plan.bucket_of[parameter.id];
+  const Buffer whole = gather_whole(bucket, weights_of_[bucket]);
+  const auto& members = plan.buckets[bucket].parameters;
+  const auto index =
+      static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
+  const float* first = whole.as<float>() + layouts[bucket].parameters()[index].offset;
+  return {first, first + parameter.numel};
+}
+
+/// All ranks' parts of something that lies beside the main weights of a bucket, in fp32.
+Buffer RuntimeImpl::gather_whole(BucketId bucket, float* own) {
   const BucketLayout& layout = layouts[bucket];
-  auto room = device.allocate(layout.numel_padded() * static_cast<std::int64_t>(sizeof(float)),
-                              Purpose::temporary);
-  if (!room) {
-    throw Error(room.failure());
-  }
-  const Buffer full = std::move(room).value();
+  Buffer whole = value_or_throw(device.allocate(
+      layout.numel_padded() * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary));
   EventSet after;
   after.add(updated_[bucket]);
   CollectiveCall call{.op = row_of(options.strategy).unshard_by,
                       .runtime = actors_->id(),
                       .bucket = bucket,
                       .label = "for an export",
-                      .input = weights_of_[bucket],
-                      .output = full.data(),
+                      .input = own,
+                      .output = whole.data(),
                       .numel = own_range(bucket).numel};
   if (call.op == Collective::broadcast) {
     call.root = plan.buckets[bucket].owner;
     call.numel = layout.numel_padded();
   }
   rank.collective(Channel::gather, call, after, groups_.of(plan.buckets[bucket]).group);
-  const auto& members = plan.buckets[bucket].parameters;
-  const auto index =
-      static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
-  const float* first = full.as<float>() + layout.parameters()[index].offset;
-  return {first, first + parameter.numel};
+  return whole;
 }
 
 Report RuntimeImpl::report() const {
@@ -175,13 +130,40 @@ void Runtime::initialize(const std::function<void(ParameterView)>& fill) {
   impl_->initialize(fill, all);
 }
 
-void Runtime::finish_gradients() {
-  impl_->finish_gradients();
+void Runtime::finish_gradients(float loss_scale) {
+  if (const auto failure = impl_->finish_gradients(loss_scale)) {
+    skip_update();  // the next step begins as if this one had not been
+    throw Error(*failure);
+  }
+}
+
+GradientNorm Runtime::gradient_norm() {
+  return impl_->gradient_norm();
+}
+
+GradientNorm Runtime::clip_gradients(float max_norm) {
+  return impl_->clip_gradients(max_norm);
 }
 
 Update Runtime::update(Stream* stream) {
   impl_->begin_update(stream);
   return {*this, *impl_, stream};
+}
+
+void Runtime::skip_update() {
+  static_cast<void>(update());
+}
+
+void Runtime::set_trainable(const std::vector<std::string>& full_names, bool trainable) {
+  impl_->check_between_steps("Runtime::set_trainable");
+  Model changed = impl_->model;
+  for (const std::string& name : full_names) {
+    changed.set_trainable(changed.parameter(name), trainable);
+  }
+  const auto renewed =
+      std::make_shared<RuntimeImpl>(impl_->world, std::move(changed), impl_->options);
+  renewed->take_over(*impl_);
+  impl_ = renewed;
 }
 
 void Runtime::reshard() {

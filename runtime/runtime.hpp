@@ -60,6 +60,12 @@ struct ShardView {
   std::vector<ShardPiece> pieces;
 };
 
+/// Of all gradients together; the same bits on every rank.
+struct GradientNorm {
+  double norm = 0;     ///< L2, each parameter counted once; not finite if an element is not
+  bool finite = true;  ///< whether every element on every rank is a finite number
+};
+
 /// The only time in which parameters change: from here until `finish` nothing reads the shards. The
 /// gradients that it reads are those of the last step as long as no micro-batch ends.
 class Update {
@@ -110,11 +116,27 @@ class Runtime final : public LayerEvents {
 
   // The step: scopes are in LayerEvents (`micro_batch`, `forward`, `backward`, `eval`).
 
-  /// Waits until every gradient of the step is summed, and divides it once. Collective.
-  void finish_gradients();
+  /// Waits until every gradient of the step is summed, and divides it once, by the divisor of the
+  /// options times `loss_scale`: what the loss was multiplied with. Collective.
+  void finish_gradients(float loss_scale = 1.0F);
+  /// Of the finished gradients. The verdict is the same on all ranks, also those without a shard.
+  /// Collective.
+  GradientNorm gradient_norm();
+  /// Divides the finished gradients by norm / max_norm if the norm is larger than `max_norm`;
+  /// leaves them as they are if it is not finite. Returns the norm before. Collective.
+  GradientNorm clip_gradients(float max_norm);
   /// Waits until nothing reads the shards. `stream` is where shards are written: null means on the
   /// calling thread. Collective.
   Update update(Stream* stream = nullptr);
+
+  /// A step that is left out: an update that changes nothing. Collective.
+  void skip_update();
+  /// Freezes parameters, or lets them be trained from now on, and plans anew: buckets, slots and
+  /// what was given by reference (`state`, `bucket_plan`) are others afterwards. Weights move to
+  /// their new places, and state of parameters that stay trainable; one that is frozen loses its
+  /// state and counts from 0 when it is trained again. Between steps only. Old and new memory
+  /// exist together for a moment. Collective.
+  void set_trainable(const std::vector<std::string>& full_names, bool trainable);
 
   /// Gives back the buffers of all parameters that are not in use; the next use gathers again.
   /// full_shard only, elsewhere refused (misuse). Collective in effect.

@@ -79,6 +79,8 @@ std::uint64_t hash_of(const Options& options) {
       .add(static_cast<std::int64_t>(options.reduce_dtype))
       .add(bits(options.gradient_divisor))
       .add(bits(options.expert_gradient_divisor))
+      .add(static_cast<std::int64_t>(options.unused_parameters))
+      .add(std::int64_t{options.check_gradients})
       .value();
 }
 

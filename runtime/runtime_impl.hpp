@@ -1,7 +1,7 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
 /// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
-/// runtime_uses.cpp (scopes), runtime_streams.cpp (waiting), runtime_update.cpp (updates) and
-/// runtime.cpp (the rest).
+/// runtime_uses.cpp (scopes), runtime_gradients.cpp, runtime_streams.cpp (waiting),
+/// runtime_update.cpp, runtime_replan.cpp and runtime.cpp (the rest).
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"
@@ -39,8 +39,13 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   TensorView parameter(std::uint32_t use, std::string_view name) const;
   GradientView gradient(std::uint32_t use, std::string_view name);
 
-  // The step (runtime.cpp).
-  void finish_gradients();
+  // Gradients (runtime_gradients.cpp).
+  /// Returns why the step is given up instead: nothing was divided, parameters await an update.
+  std::optional<Failure> finish_gradients(float loss_scale);
+  GradientNorm gradient_norm();
+  GradientNorm clip_gradients(float max_norm);
+
+  // Updates (runtime_update.cpp), exports and the report (runtime.cpp).
   void begin_update(Stream* stream);
   void finish_update(BucketId bucket, Stream* stream, bool changed);
   void end_update();
@@ -48,6 +53,10 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
   Report report() const;
+  /// Throws unless the trainer is between steps: no scope and no update is open.
+  void check_between_steps(const char* call);
+  /// Weights, state and counts of another plan of the same parameters (runtime_replan.cpp).
+  void take_over(RuntimeImpl& old);
   /// In the bucket actor's own view, which lags behind the scheduler's by messages in flight.
   BucketState state(BucketId bucket) const { return actors_->state(bucket); }
 
@@ -87,6 +96,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::vector<std::uint64_t> versions;  ///< per bucket
   /// Optimizer state by name; per bucket, empty where nobody has asked for it.
   std::map<std::string, std::vector<Buffer>, std::less<>> states;
+  /// Which of them were asked for, here and on every rank, also where this one's shard is empty.
+  std::map<std::string, std::vector<bool>, std::less<>> states_made;
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> counts;  ///< per parameter
   std::span<float> state(std::string_view name, BucketId bucket);
 
@@ -97,6 +108,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
     bool backward = false;
     Stream* stream = nullptr;
     std::vector<UsedBucket> buckets;
+    std::vector<std::uint32_t> contributed;  ///< places of the unit, if gradients are checked
     ComputeLog::Open computing;
   };
   /// A parameter as a unit finds it.
@@ -141,7 +153,16 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   Ranges unwritten(const GradientSlot& slot) const;
   void end_use(std::uint32_t use);
   void close(OpenUse& use, bool abandoned);
+  void check_gradients(const OpenUse& use);
+  void check_finished(const char* call) const;
+  std::optional<Failure> find_unused();
+  GradientNorm measure_gradients();
   void note_step_end();
+  Buffer gather_whole(BucketId bucket, float* own);
+  void place_whole(const RuntimeImpl& old,
+                   BucketId from,
+                   const float* whole,
+                   std::string_view state);
   std::string describe(const OpenUse& use) const;
   void await_launches();
 
@@ -165,6 +186,9 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::vector<Event> updated_;    ///< per bucket: end of its last update
   std::vector<Stream*> streams_;  ///< that the trainer has computed on
   std::optional<Failure> deferred_;
+  std::vector<bool> contributed_;    ///< per parameter: it got a gradient in this step
+  int scopes_open_ = 0;              ///< micro-batches and evals
+  std::uint64_t micro_batches_ = 0;  ///< begun in this step
   bool updating_ = false;
   ComputeLog::Open update_;  ///< while `updating_`
   std::array<std::uint64_t, collective_count> launches_at_step_{};

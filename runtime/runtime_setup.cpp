@@ -113,7 +113,8 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
       memory(value_or_throw(plan_memory(model, plan, layouts, limits_of(model, options)))),
       versions(plan.buckets.size(), 0),
       filling_(plan.buckets.size(), no_slot),
-      updated_(plan.buckets.size()) {
+      updated_(plan.buckets.size()),
+      contributed_(model.parameters().size()) {
   const RankContext::Call guard(context, "Runtime::Runtime");
   agree_with_other_ranks();
   groups_ = make_process_groups(context, mesh, options.regather_group_size);

@@ -70,7 +70,9 @@ void RuntimeImpl::await_update(BucketId bucket, Stream* stream) {
 /// Main weights that lie in a slot may not change while a use that has ended is still computed on
 /// its stream: it reads them there.
 void RuntimeImpl::await_uses(Stream* stream) {
-  if (row_of(options.strategy).full_buffer == FullBuffer::stays) {
+  const bool in_slots = std::ranges::any_of(
+      plan.buckets, [&](const Bucket& bucket) { return weights_in_slot(bucket.id); });
+  if (in_slots) {
     for (Stream* each : streams_) {
       if (each != stream) {
         await_work(each->record(), stream, "what was computed", no_bucket);

@@ -67,7 +67,9 @@ std::span<float> RuntimeImpl::state(std::string_view name, BucketId bucket) {
   auto found = states.find(name);
   if (found == states.end()) {
     found = states.emplace(name, std::vector<Buffer>(plan.buckets.size())).first;
+    states_made.emplace(name, std::vector<bool>(plan.buckets.size()));
   }
+  states_made.find(name)->second[bucket] = true;
   const std::int64_t numel = own_range(bucket).numel;
   Buffer& buffer = found->second[bucket];
   if (buffer.data() == nullptr && numel > 0) {

@@ -70,6 +70,7 @@ std::uint32_t RuntimeImpl::begin_use(UnitId unit, bool backward, Stream* stream)
   free->backward = backward;
   free->stream = stream;
   free->buckets = answer.used;
+  free->contributed.clear();
   try {
     for (const UsedBucket& bucket : free->buckets) {
       await(bucket, stream);
@@ -108,12 +109,20 @@ void RuntimeImpl::await(const UsedBucket& bucket, Stream* stream) {
 
 void RuntimeImpl::begin_scope(TrainerEventKind kind, const char* what) {
   const Call guard(*this, what);
+  if (kind == TrainerEventKind::begin_micro_batch && updating_ &&
+      row_of(options.strategy).full_buffer == FullBuffer::stays) {
+    throw Error(misuse(
+        "Runtime::micro_batch inside an update: the micro-batch ends with reduces, and the update "
+        "may still read the gradients of the last step; end the update first"));
+  }
   const auto began = step_began_ ? *step_began_ : context.compute_log().read();
   ask({.kind = kind});
   if (kind == TrainerEventKind::begin_micro_batch) {
     gradients_finished = false;
     step_began_ = began;
+    ++micro_batches_;
   }
+  ++scopes_open_;
 }
 
 /// The computation in a use is over, however it ended.
@@ -124,6 +133,7 @@ void RuntimeImpl::close(OpenUse& use, bool abandoned) {
 }
 
 void RuntimeImpl::end_scope(ScopeId id) noexcept {
+  scopes_open_ -= id.kind != ScopeKind::use ? 1 : 0;
   try {
     if (rank.failed() || context.abandoned()) {
       if (id.kind == ScopeKind::use) {
@@ -154,6 +164,9 @@ void RuntimeImpl::end_scope(ScopeId id) noexcept {
 void RuntimeImpl::end_use(std::uint32_t index) {
   OpenUse& use = uses_[index];
   close(use, false);
+  if (options.check_gradients) {
+    check_gradients(use);
+  }
   TrainerEvent event{.kind = TrainerEventKind::end_use, .unit = use.unit, .backward = use.backward};
   if (use.stream != nullptr) {
     event.event = use.stream->record();
@@ -219,9 +232,11 @@ void RuntimeImpl::abandon_scope(ScopeId id) noexcept {
         break;
       }
       case ScopeKind::micro_batch:
+        --scopes_open_;
         context.abandon("a micro-batch, between uses");
         break;
       case ScopeKind::eval:
+        --scopes_open_;
         context.abandon("an eval pass, between uses");
         break;
     }
@@ -314,6 +329,11 @@ GradientView RuntimeImpl::gradient(std::uint32_t use, std::string_view name) {
   std::vector<bool>& written = gradient_slots_[slot].written;
   const bool accumulate = written[found.index];
   written[found.index] = true;
+  contributed_[found.parameter->id] = true;
+  if (options.check_gradients) {
+    uses_[use].contributed.push_back(
+        static_cast<std::uint32_t>(&found - places_[open.unit].data()));
+  }
   return {found.name, &found.parameter->spec.shape, dtype, data, found.range.numel, accumulate};
 }
 

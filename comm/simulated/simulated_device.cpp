@@ -143,10 +143,14 @@ void SimulatedDevice::divide(Stream& stream, float* data, std::int64_t numel, fl
         [=] { kernels::divide(data, numel, divisor); });
 }
 
-void SimulatedDevice::squared_norm(
-    Stream& stream, const float* data, std::int64_t numel, double* result, bool* non_finite) {
-  issue(stream, "squared_norm", {reads(data, bytes_of(DType::f32, numel))},
-        [=] { kernels::squared_norm(data, numel, result, non_finite); });
+void SimulatedDevice::squared_norm(Stream& stream,
+                                   DType dtype,
+                                   const void* data,
+                                   std::int64_t numel,
+                                   double* result,
+                                   bool* non_finite) {
+  issue(stream, "squared_norm", {reads(data, bytes_of(dtype, numel))},
+        [=] { kernels::squared_norm(dtype, data, numel, result, non_finite); });
 }
 
 void SimulatedDevice::copy(Stream& stream, void* to, const void* from, std::int64_t bytes) {

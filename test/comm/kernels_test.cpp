@@ -218,10 +218,31 @@ TEST_CASE("squared_norm adds to the result, in fp64 and in a fixed order") {
     const auto data = ordinary(numel + offset, 6);
     double result = 2.5;
     bool non_finite = false;
-    kernels::squared_norm(data.data() + offset, numel, &result, &non_finite);
+    kernels::squared_norm(DType::f32, data.data() + offset, numel, &result, &non_finite);
     CHECK(result == 2.5 + squared_norm_by_hand(data.data() + offset, numel));
     CHECK_FALSE(non_finite);
   });
+}
+
+TEST_CASE("squared_norm of bf16 is that of the same numbers in fp32, also beyond one block") {
+  for (const std::int64_t numel : {0, 1, 7, 16, 17, 2047, 2048, 2049, 5000}) {
+    std::vector<BFloat16> narrow;
+    std::vector<float> wide;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      narrow.push_back(to_bfloat16(static_cast<float>(i % 13) - 6.0F));
+      wide.push_back(to_float(narrow.back()));
+    }
+    double result = 0;
+    bool non_finite = false;
+    kernels::squared_norm(DType::bf16, narrow.data(), numel, &result, &non_finite);
+    CHECK(result == squared_norm_by_hand(wide.data(), numel));
+    CHECK_FALSE(non_finite);
+    if (numel > 0) {
+      narrow.back() = to_bfloat16(infinity);
+      kernels::squared_norm(DType::bf16, narrow.data(), numel, &result, &non_finite);
+      CHECK(non_finite);
+    }
+  }
 }
 
 TEST_CASE("squared_norm flags an infinity or a NaN wherever it is, and nothing else") {
@@ -232,7 +253,7 @@ TEST_CASE("squared_norm flags an infinity or a NaN wherever it is, and nothing e
         data[static_cast<std::size_t>(at)] = bad;
         double result = 0;
         bool non_finite = false;
-        kernels::squared_norm(data.data(), numel, &result, &non_finite);
+        kernels::squared_norm(DType::f32, data.data(), numel, &result, &non_finite);
         CHECK(non_finite);
       }
     }
@@ -241,11 +262,11 @@ TEST_CASE("squared_norm flags an infinity or a NaN wherever it is, and nothing e
                                      -std::numeric_limits<float>::max());
     double result = 0;
     bool non_finite = false;
-    kernels::squared_norm(largest.data(), numel, &result, &non_finite);
+    kernels::squared_norm(DType::f32, largest.data(), numel, &result, &non_finite);
     CHECK_FALSE(non_finite);
     CHECK(std::isfinite(result));
     non_finite = true;
-    kernels::squared_norm(largest.data(), numel, &result, &non_finite);
+    kernels::squared_norm(DType::f32, largest.data(), numel, &result, &non_finite);
     CHECK(non_finite);
   }
 }
@@ -381,7 +402,7 @@ TEST_CASE("no bytes may have null addresses") {
   kernels::cast(DType::f32, nullptr, DType::bf16, nullptr, 0);
   kernels::accumulate(nullptr, DType::bf16, nullptr, 0);
   kernels::divide(nullptr, 0, 2.0F);
-  kernels::squared_norm(nullptr, 0, &result, &non_finite);
+  kernels::squared_norm(DType::f32, nullptr, 0, &result, &non_finite);
   kernels::sum(sources, DType::bf16, nullptr, 0);
   kernels::copy(nullptr, nullptr, 0);
   kernels::zero(nullptr, 0);
@@ -401,7 +422,7 @@ TEST_CASE("a device's kernels run in order on a worker stream, and at once on th
     device.cast(stream, DType::f32, data.data(), DType::bf16, narrow.data(), 3);
     device.accumulate(stream, sum.data(), DType::bf16, narrow.data(), 3);  // 11 12 13
     device.divide(stream, sum.data(), 2, 2.0F);                            // 5.5 6 13
-    device.squared_norm(stream, sum.data(), 3, &norm, &non_finite);
+    device.squared_norm(stream, DType::f32, sum.data(), 3, &norm, &non_finite);
     device.copy(stream, copied.data(), sum.data(), 3 * sizeof(float));
     device.zero(stream, sum.data(), 2 * sizeof(float));
     if (on_worker) {

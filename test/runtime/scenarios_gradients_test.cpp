@@ -106,7 +106,7 @@ TEST_CASE("S27: in a group of one, 16 micro-batches of gradient 3 accumulate to 
                           "the gradient is not 48");
           double squares = 0.0;
           bool non_finite = false;
-          world.device().squared_norm(Stream::caller(), gradients.data(),
+          world.device().squared_norm(Stream::caller(), DType::f32, gradients.data(),
                                       static_cast<std::int64_t>(gradients.size()), &squares,
                                       &non_finite);
           findings.equal(std::sqrt(squares), 48.0 * 32.0, "norm");

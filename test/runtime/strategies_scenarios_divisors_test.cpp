@@ -53,7 +53,7 @@ TEST_CASE("S27: in a group of one, 16 micro-batches of gradient 3 accumulate to 
                 if (is_expert(unit)) {
                   double squares = 0.0;
                   bool non_finite = false;
-                  world.device().squared_norm(Stream::caller(), shard.gradients.data(),
+                  world.device().squared_norm(Stream::caller(), DType::f32, shard.gradients.data(),
                                               static_cast<std::int64_t>(shard.gradients.size()),
                                               &squares, &non_finite);
                   findings.equal(std::sqrt(squares), 48.0 * 16.0, "norm");

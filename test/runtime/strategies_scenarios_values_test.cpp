@@ -214,7 +214,7 @@ TEST_CASE("S34: what lies in the padding never reaches a result") {
                       const ShardView shard = update.shard(index);
                       for (const auto part :
                            {shard.gradients, std::span<const float>(shard.weights)}) {
-                        world.device().squared_norm(Stream::caller(), part.data(),
+                        world.device().squared_norm(Stream::caller(), DType::f32, part.data(),
                                                     static_cast<std::int64_t>(part.size()),
                                                     &squares, &non_finite);
                       }

@@ -1,0 +1,78 @@
+// Planning anew in the middle of training: another RuntimeImpl of the same parameters takes over.
+#include "troupe/runtime/runtime_impl.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+void RuntimeImpl::check_between_steps(const char* call) {
+  const Call guard(*this, call);
+  const bool in_use = std::ranges::any_of(uses_, [](const OpenUse& use) { return use.open; });
+  if (const char* open = updating_            ? "an update"
+                         : in_use             ? "a use"
+                         : scopes_open_ > 0   ? "a micro-batch or an eval"
+                         : micro_batches_ > 0 ? "a step, before its finish_gradients()"
+                                              : nullptr;
+      open != nullptr) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = std::string(call) + " inside " + open + "; expected between steps"});
+  }
+}
+
+/// Bucket by bucket of the old plan, so that no more than one is held unsharded.
+void RuntimeImpl::take_over(RuntimeImpl& old) {
+  begin_update(nullptr);
+  for (const Bucket& bucket : old.plan.buckets) {
+    const Buffer whole = old.gather_whole(bucket.id, old.weights_of_[bucket.id]);
+    place_whole(old, bucket.id, whole.as<float>(), {});
+  }
+  for (auto& [name, buffers] : old.states) {
+    for (const Bucket& bucket : old.plan.buckets) {
+      if (old.states_made.at(name)[bucket.id]) {
+        const Buffer whole = old.gather_whole(bucket.id, buffers[bucket.id].as<float>());
+        place_whole(old, bucket.id, whole.as<float>(), name);
+      }
+    }
+  }
+  counts = old.counts;
+  for (const Parameter& parameter : model.parameters()) {
+    for (auto& [name, numbers] : counts) {
+      numbers[parameter.id] = parameter.spec.trainable ? numbers[parameter.id] : 0;
+    }
+    const BucketId bucket = plan.bucket_of[parameter.id];
+    versions[bucket] = std::max(versions[bucket], old.versions[old.plan.bucket_of[parameter.id]]);
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    finish_update(bucket.id, nullptr, true);
+    --versions[bucket.id];  // the values are the same
+  }
+  end_update();
+  steps = old.steps;
+  launches_at_step_ = old.launches_at_step_;
+  launches_last_step_ = old.launches_last_step_;
+  bytes_at_step_ = old.bytes_at_step_;
+  bytes_last_step_ = old.bytes_last_step_;
+}
+
+/// This rank's parts of what `whole` holds of an old bucket: weights, or a named state.
+void RuntimeImpl::place_whole(const RuntimeImpl& old,
+                              BucketId from,
+                              const float* whole,
+                              std::string_view state_name) {
+  const std::vector<ParameterId>& members = old.plan.buckets[from].parameters;
+  for (std::size_t index = 0; index < members.size(); ++index) {
+    const BucketId to = plan.bucket_of[members[index]];
+    if (!state_name.empty() && !plan.buckets[to].trainable) {
+      continue;
+    }
+    float* own = state_name.empty() ? weights_of_[to] : state(state_name, to).data();
+    const float* values = whole + old.layouts[from].parameters()[index].offset;
+    for (const ShardPiece& piece : layouts[to].pieces(groups_.of(plan.buckets[to]).member)) {
+      if (plan.buckets[to].parameters[piece.index] == members[index]) {
+        std::copy_n(values + piece.parameter_offset, piece.numel, own + piece.shard_offset);
+      }
+    }
+  }
+}
+
+}  // namespace troupe
