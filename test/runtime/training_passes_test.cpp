@@ -119,6 +119,60 @@ TEST_CASE("evals, inference, exports and updates between steps see the newest va
   }
 }
 
+TEST_CASE("S40: a copy derived from gathered weights is current if it follows the version") {
+  for (const Case& each : cases()) {
+    CAPTURE(std::string(each.variant.name));
+    CAPTURE(each.variant.options.overlap);
+    CAPTURE(each.ranks);
+    CHECK(on_ranks(each.ranks, [&](World& world, Findings& findings) {
+            D4Trainer trainer(world, findings, d4_model(4, 100), each.variant.options);
+            Runtime& runtime = trainer.runtime;
+            struct Derived {
+              std::uint64_t version = 0;
+              std::vector<float> reversed;
+              int refreshed = 0;
+            };
+            std::array<Derived, 4> derived;
+            const auto use_derived = [&](const Use& use, UnitId unit) {
+              Derived& copy = derived[unit];
+              const BucketId bucket = runtime.bucket_plan().unit_buckets[unit][0];
+              if (copy.version != runtime.version(bucket)) {
+                const auto weights = use["w"].as<float>();
+                copy = {runtime.version(bucket),
+                        {weights.rbegin(), weights.rend()},
+                        copy.refreshed + 1};
+              }
+              findings.expect(std::equal(copy.reversed.rbegin(), copy.reversed.rend(),
+                                         trainer.oracle.weights(unit).begin(),
+                                         trainer.oracle.weights(unit).end()),
+                              "the copy of unit " + std::to_string(unit) + " is an old one");
+            };
+            for (int step = 0; step < 3; ++step) {
+              {
+                const auto micro_batch = runtime.micro_batch();
+                for (UnitId unit = 0; unit < 4; ++unit) {
+                  use_derived(runtime.forward(unit), unit);
+                }
+                for (UnitId unit = 4; unit-- > 0;) {
+                  const Use use = runtime.backward(unit);
+                  use_derived(use, unit);
+                  trainer.contribute(use, unit, 1.0F);
+                }
+              }
+              runtime.finish_gradients();
+              trainer.optimize();
+              const auto eval = runtime.eval();
+              for (UnitId unit = 0; unit < 4; ++unit) {
+                use_derived(runtime.forward(unit), unit);
+              }
+            }
+            for (const Derived& copy : derived) {  // once after each update, however often gathered
+              findings.equal(copy.refreshed, 4, "refreshes");
+            }
+          }) == "");
+  }
+}
+
 TEST_CASE("initialising and exporting hold the shards and no more than one bucket besides") {
   for (const Case& each : cases()) {
     CAPTURE(std::string(each.variant.name));
