@@ -51,46 +51,6 @@ TEST_CASE("S41: loaded weights are what the next forward reads") {
   }
 }
 
-TEST_CASE("S42: a forward-only pass between training steps disturbs nothing") {
-  for (const bool in_eval : {true, false}) {  // or as a micro-batch without a backward
-    CAPTURE(in_eval);
-    LaunchLog launches(4);
-    CHECK(on_ranks(
-              4,
-              [&](World& world, Findings& findings) {
-                D4Trainer trainer(world, findings, d4_model(), d4_options());
-                for (int step = 0; step < 3; ++step) {
-                  trainer.step();
-                }
-                const auto layers = [&] {
-                  for (UnitId layer = 0; layer < 4; ++layer) {
-                    trainer.forward(layer);
-                  }
-                };
-                if (in_eval) {
-                  const auto eval = trainer.runtime.eval();
-                  layers();
-                } else {
-                  const auto micro_batch = trainer.runtime.micro_batch();
-                  layers();
-                }
-                findings.expect(world.device().counters().unsharded_bytes <= 2 * 4096,
-                                "more than two buckets are gathered after the pass");
-                RankActors& actors = world.context().actors();
-                findings.expect(actors.quiesce(std::chrono::seconds{20}), "gathers do not end");
-                findings.equal(actors.state().completed.load(), actors.next_ticket() - 1,
-                               "tickets completed");
-                for (int step = 0; step < 3; ++step) {
-                  trainer.step();
-                }
-                trainer.expect_oracle();  // of six steps
-                findings.equal(trainer.counters().reduces, 6U * 4U, "reduces");
-              },
-              &launches) == "");
-    CHECK(launches.same_on_all_ranks());
-  }
-}
-
 TEST_CASE("S43: an evaluation in another order leaves the learned one alone, without a warning") {
   // Prefetch hits of each training step, with and without evaluations between them.
   const auto prefetch_hits = [](bool with_eval) {

@@ -72,44 +72,6 @@ TEST_CASE("S19: losses and parameters are the same with and without overlap, and
   CHECK(parameters[0][3] == right);
 }
 
-TEST_CASE("S22: the end of a backward that was never begun, of a frozen unit, is counted") {
-  Model model;
-  for (UnitId layer = 0; layer < 4; ++layer) {
-    model.add_parameter(model.add_unit("L" + std::to_string(layer)),
-                        {.name = "w", .shape = {1024}, .trainable = layer != 1});
-  }
-  CHECK(on_ranks(4, [&](World& world, Findings& findings) {
-          D4Trainer trainer(world, findings, model, d4_options());
-          {
-            // The second place for open uses is left to the backward of unit 1.
-            const auto micro_batch = trainer.runtime.micro_batch();
-            trainer.forward(0);
-            const Use around = trainer.runtime.backward(0);
-            trainer.contribute(around, 0, 1.0F);
-            trainer.backward(1);
-          }
-          trainer.runtime.finish_gradients();
-          trainer.optimize();
-          for (int step = 0; step < 3; ++step) {
-            {
-              const auto micro_batch = trainer.runtime.micro_batch();
-              for (UnitId layer = 0; layer < 4; ++layer) {
-                trainer.forward(layer);
-              }
-              trainer.backward(3);
-              trainer.backward(2);
-              EndAgain(trainer.runtime, 1).end();  // B-(1) without B+(1)
-              trainer.backward(0);
-            }
-            trainer.runtime.finish_gradients();
-            trainer.optimize();
-            findings.equal(trainer.counters().releases_ignored,
-                           static_cast<std::uint64_t>(step + 1), "ends ignored");
-          }
-          trainer.expect_oracle();
-        }) == "");
-}
-
 TEST_CASE("S23: a frozen parameter between trainable ones stays as it is, bit for bit") {
   Model model;
   const UnitId unit = model.add_unit("L0");
@@ -147,53 +109,6 @@ TEST_CASE("S23: a frozen parameter between trainable ones stays as it is, bit fo
             }
           }) == "");
   }
-}
-
-TEST_CASE("S33: ranks whose shards are empty take part like all others") {
-  const std::array<std::int64_t, 4> sizes{2, 1, 0, 5};
-  const std::array<std::array<std::int64_t, 4>, 4> pieces{
-      {{1, 1, 0, 0}, {1, 0, 0, 0}, {0, 0, 0, 0}, {2, 2, 1, 0}}};
-  Model model;
-  for (std::size_t layer = 0; layer < 4; ++layer) {
-    model.add_parameter(model.add_unit("L" + std::to_string(layer)),
-                        {.name = "w", .shape = {sizes[layer]}});
-  }
-  Options options = d4_options();
-  options.alignment_numel = 1;
-  LaunchLog launches(4);
-  CHECK(
-      on_ranks(
-          4,
-          [&](World& world, Findings& findings) {
-            std::vector<std::vector<float>> saved;
-            D4Trainer trainer(world, findings, model, options);
-            for (BucketId bucket = 0; bucket < 4; ++bucket) {
-              std::int64_t numel = 0;
-              for (const ShardPiece& piece : trainer.runtime.layout(bucket).pieces(world.rank())) {
-                numel += piece.numel;
-              }
-              findings.equal(numel, pieces[bucket][static_cast<std::size_t>(world.rank())],
-                             "elements of bucket " + std::to_string(bucket));
-            }
-            for (int step = 0; step < 3; ++step) {
-              trainer.step();
-            }
-            trainer.expect_oracle();
-            // What was exported trains on in another runtime.
-            D4Trainer second(world, findings, model, options);
-            for (const Parameter& parameter : model.parameters()) {
-              second.oracle.set(parameter.id, trainer.runtime.full_parameter(parameter.full_name));
-            }
-            second.runtime.initialize([&](ParameterView view) {
-              std::ranges::copy(second.oracle.weights(model.parameter(view.name)),
-                                view.data.begin());
-            });
-            second.step();
-            second.expect_oracle();
-          },
-          &launches) == "");
-  CHECK(launches.same_on_all_ranks());
-  CHECK(launches.buckets(Collective::reduce_scatter).size() == 4 * 4);
 }
 
 /// Writes NaN into what lies between and behind the parameters of a bucket, in a gathered or a
