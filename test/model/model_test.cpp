@@ -1,6 +1,8 @@
 // The tools of the suite themselves: equal seeds are equal runs, records replay, shrinking shrinks.
 #include "isolation.hpp"
 #include "shrink.hpp"
+#include "simulation.hpp"
+#include "troupe/runtime/runtime.hpp"
 
 #include <doctest/doctest.h>
 
@@ -107,6 +109,60 @@ TEST_CASE("an update of weights that lie in full buffers waits for the last use 
                                         [](const std::string& invariant, const std::string& text,
                                            const Simulation&) { FAIL(invariant << ": " << text); });
       CHECK(outcome.launches.size() > 2);
+    }
+  }
+}
+
+TEST_CASE("S08: no access overtakes another in 20 steps with random delays") {
+  ModelWorld world;
+  world.model = toy_model({{1024}, {1024}, {1024}, {1024}});
+  world.options = {.slots = 2, .gradient_slots = 2, .prefetch_depth = 1};
+  world.ranks = 4;
+  world.steps.assign(20, {plain_micro_batch(4)});
+  world.worker_stream = true;
+  world.worker_update = true;
+  world.compute_time = 20;
+  world.update_time = 20;
+  world.collective_time = 20;
+  world.weights.assign(4, {16, 16, 16, 16, 16, 1});
+  const Expected expected(world);
+  for (std::uint64_t schedule = 0; schedule < 3; ++schedule) {
+    CAPTURE(schedule);
+    SeededChooser chooser(schedule);
+    const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
+                                      [](const std::string& invariant, const std::string& text,
+                                         const Simulation&) { FAIL(invariant << ": " << text); });
+    CHECK(std::ranges::count(outcome.launches, Collective::reduce_scatter, &LaunchRecord::op) ==
+          80);
+  }
+}
+
+TEST_CASE("S08: a read on another stream than the use was told of is reported with both users") {
+  for (const bool stray : {false, true}) {
+    CAPTURE(stray);
+    ReplayChooser plainest({});
+    std::vector<std::string> texts;
+    Simulation simulation({.ranks = 2}, plainest, [&](const std::string&, const std::string& text) {
+      texts.push_back(text);
+    });
+    simulation.run([&](World& world) {
+      SimulatedDevice& device = simulation.device(world.rank());
+      SimulatedStream& told = device.create_simulated_stream("told");
+      SimulatedStream& other = device.create_simulated_stream("other");
+      Runtime runtime(world, toy_model({{8}, {8}}), {.slots = 1, .prefetch_depth = 0});
+      runtime.initialize([](ParameterView) {});
+      const auto micro_batch = runtime.micro_batch();
+      for (const UnitId unit : {0U, 1U}) {
+        const Use use = runtime.forward(unit, &told);
+        const TensorView view = use["p0"];
+        (stray ? other : told)
+            .run("read of unit", unit, std::chrono::milliseconds{1},
+                 {{view.data, view.numel * 4, false}}, [] {});
+      }
+    });
+    CHECK(texts.empty() == !stray);
+    if (stray) {
+      CHECK(texts.front() == "read of unit 0 on rank 0 reads what all_gather 2 on rank 0 writes");
     }
   }
 }
