@@ -23,6 +23,7 @@ enum class ErrorCode : std::uint8_t {
   mismatch,           ///< ranks disagree about a collective; both sides are named
   device,             ///< a device, stream or allocation failed
   non_finite,         ///< a gradient is infinite or not a number; parameter and rank are named
+  storage,            ///< a file could not be written or read, or is damaged; the text names it
   internal,           ///< a fault of Troupe; please report it with the text
 };
 
@@ -42,6 +43,8 @@ constexpr const char* to_string(ErrorCode code) {
       return "device";
     case ErrorCode::non_finite:
       return "non-finite";
+    case ErrorCode::storage:
+      return "storage";
     case ErrorCode::internal:
       return "internal";
   }

@@ -40,7 +40,7 @@ const std::vector<Room> rooms{
     {"layers",   {"core"},                                           {}, false, true},
     {"comm",     {"core"},                                           {"system", "spdlog", "cuda", "nccl", "gloo", "boost"}, false, false},
     {"actors",   {"core", "comm", "layers"},                         {"system", "spdlog", "caf"}, false, false},
-    {"runtime",  {"core", "comm", "layers", "actors"},               {"system", "spdlog"}, false, true},
+    {"runtime",  {"core", "comm", "layers", "actors"},               {"system", "spdlog", "nlohmann", "xxhash"}, false, true},
     {"examples", {"core", "comm", "layers", "actors", "runtime"},    {"any"}, true, false},
     {"bench",    {"core", "comm", "layers", "actors", "runtime"},    {"any"}, true, false},
     {"test",     {"core", "comm", "layers", "actors", "runtime", "examples", "bench"}, {"any"}, true, false},
