@@ -170,18 +170,14 @@ Result<void> Schedule::end_micro_batch() {
   }
   if (plan_.agreed) {
     gather_rest();
-    relieve_zeros();
-    plan_reduces(true);
-    reduce_planned();
-    end_reduces();
+  }
+  reduce_rest();
+  if (plan_.agreed) {
     record_micro_batch();
   }
-  for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (buckets_[bucket].gradient_slot != no_slot) {
-      reduce(bucket);
-    }
-    buckets_[bucket].forwards_begun = 0;
-    buckets_[bucket].backwards_ended = 0;
+  for (BucketView& bucket : buckets_) {
+    bucket.forwards_begun = 0;
+    bucket.backwards_ended = 0;
   }
   train_.end_segment();
   in_micro_batch_ = false;

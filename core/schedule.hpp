@@ -289,6 +289,7 @@ class Schedule {
   void contribute(UsedBucket& used);
   void take_gradient_slot(BucketId bucket);
   void reduce(BucketId bucket);
+  void reduce_rest();
   void drop(BucketId bucket, Command command);
   void make_stale();
   void prefetch();

@@ -207,7 +207,7 @@ void Schedule::relieve_zeros() {
   std::ranges::fill(wanted_, 0U);
 }
 
-/// At the end of a micro-batch, when all are reduced.
+/// When all are reduced.
 void Schedule::end_reduces() {
   for (const BucketId bucket : agreed_.reduces) {
     buckets_[bucket].reduced = false;

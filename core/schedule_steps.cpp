@@ -144,6 +144,23 @@ void Schedule::reduce(BucketId bucket) {
   ++counters_.reduces;
 }
 
+/// What is left: under an agreed order every trainable bucket that is not reduced yet, else what
+/// is being filled, in plan order.
+void Schedule::reduce_rest() {
+  if (plan_.agreed) {
+    relieve_zeros();
+    plan_reduces(true);
+    reduce_planned();
+    end_reduces();
+    return;
+  }
+  for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (buckets_[bucket].gradient_slot != no_slot) {
+      reduce(bucket);
+    }
+  }
+}
+
 void Schedule::drop(BucketId bucket, Command command) {
   BucketView& view = buckets_[bucket];
   SlotClassView& slot_class = class_of(bucket);

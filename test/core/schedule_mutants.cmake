@@ -77,7 +77,7 @@ schedule_mutant(reduces_too_early schedule.cpp
 schedule_mutant(reduces_under_open_backward schedule.cpp
   "view.backwards_open == 0 &&" "")
 schedule_mutant(count_survives_micro_batch schedule.cpp
-  "    buckets_[bucket].forwards_begun = 0;\n" "")
+  "    bucket.forwards_begun = 0;\n" "")
 schedule_mutant(counts_recomputations schedule.cpp
   "use.pass == Pass::forward && !in_eval_" "!in_eval_")
 
@@ -105,10 +105,12 @@ schedule_mutant(backward_leaves_gathers schedule.cpp
     relieve(unit);"
   "    relieve(unit);")
 schedule_mutant(micro_batch_leaves_gathers schedule.cpp
-  "    gather_rest();
-    relieve_zeros();"
-  "    relieve_zeros();")
-schedule_mutant(zeros_find_no_slot schedule.cpp
+  "  if (plan_.agreed) {
+    gather_rest();
+  }
+  reduce_rest();"
+  "  reduce_rest();")
+schedule_mutant(zeros_find_no_slot schedule_steps.cpp
   "    relieve_zeros();\n" "")
 schedule_mutant(records_parts_of_a_bucket schedule_agreed.cpp
   "buckets_[bucket].forwards_begun < unit_count_[bucket]" "false")
@@ -119,8 +121,9 @@ schedule_mutant(micro_batches_mix schedule_agreed.cpp
 schedule_mutant(eval_leaves_gathers schedule.cpp
   "  if (plan_.agreed) {
     gather_rest();
-  }"
-  "")
+  }
+  for (BucketId"
+  "  for (BucketId")
 schedule_mutant(update_leaves_gathers schedule.cpp
   "plan_.agreed && in_micro_batch_" "false")
 schedule_mutant(updates_are_not_awaited schedule_agreed.cpp
