@@ -72,6 +72,7 @@ struct TrainerEvent {
   BucketId bucket = 0;    ///< of `updated`
   bool changed = true;    ///< of `updated`
   bool backward = false;  ///< of a use
+  bool reduces = true;    ///< of `begin_micro_batch`
   Event event{};          ///< end of a use or of an update on the trainer's stream
   Ticket next_ticket = 0;
   Unwritten unwritten{};  ///< end of a backward: where gradients were not written; null: nowhere

@@ -113,7 +113,7 @@ void Scheduler::handle(const TrainerEvent& event) {
 Result<void> Scheduler::decide(const TrainerEvent& event) {
   switch (event.kind) {
     case TrainerEventKind::begin_micro_batch:
-      return schedule_.begin_micro_batch();
+      return schedule_.begin_micro_batch(event.reduces);
     case TrainerEventKind::end_micro_batch:
       return schedule_.end_micro_batch();
     case TrainerEventKind::begin_use:

@@ -89,6 +89,7 @@ SchedulePlan make_schedule_plan(const Model& model,
     }
   }
   result.replica_sum = rules.replica_sum;
+  result.accumulates = rules.accumulates;
   return result;
 }
 
@@ -148,13 +149,19 @@ Schedule::Schedule(SchedulePlan plan)
 
 // Events.
 
-Result<void> Schedule::begin_micro_batch() {
+Result<void> Schedule::begin_micro_batch(bool reduces) {
   decisions_.clear();
   if (in_eval_ || in_micro_batch_) {
     return misuse(detail::concat("a micro-batch cannot begin inside ",
                                  in_eval_ ? "eval" : "another micro-batch"));
   }
+  if (!reduces && !plan_.accumulates) {
+    return misuse(
+        "a micro-batch that does not reduce leaves its gradients in buffers that stay; that needs "
+        "`free_full_gradients` = false");
+  }
   in_micro_batch_ = true;
+  reduces_ = reduces;
   train_.begin_segment();
   return {};
 }
@@ -171,7 +178,9 @@ Result<void> Schedule::end_micro_batch() {
   if (plan_.agreed) {
     gather_rest();
   }
-  reduce_rest();
+  if (reduces_) {
+    reduce_rest();
+  }
   if (plan_.agreed) {
     record_micro_batch();
   }
@@ -182,6 +191,8 @@ Result<void> Schedule::end_micro_batch() {
   train_.end_segment();
   in_micro_batch_ = false;
   in_backward_ = false;
+  left_ = !reduces_;
+  reduces_ = true;
   return {};
 }
 
@@ -263,10 +274,14 @@ Result<void> Schedule::end(UnitId unit, bool backward) {
       ++view.backwards_ended;
       if (view.gradient_slot != no_slot && view.backwards_open == 0 &&
           view.backwards_ended >= view.forwards_begun) {
-        plan_.agreed ? note_complete(bucket) : reduce(bucket);
+        if (plan_.agreed) {
+          note_complete(bucket);
+        } else if (reduces_) {
+          reduce(bucket);
+        }
       }
     }
-    if (plan_.agreed) {
+    if (plan_.agreed && reduces_) {
       plan_reduces(false);
       reduce_planned();
     }
@@ -317,6 +332,9 @@ Result<void> Schedule::step_end() {
   if (auto refused = refuse_if_open("the step cannot end", 0)) {
     return *std::move(refused);
   }
+  if (std::exchange(left_, false)) {
+    reduce_rest();
+  }
   if (plan_.replica_sum == ReplicaSum::at_step_end) {
     for (BucketId bucket = 0; bucket < buckets_.size(); ++bucket) {
       if (buckets_[bucket].reduced_in_step) {
@@ -338,19 +356,8 @@ Result<void> Schedule::begin_update() {
   if (in_eval_) {
     return misuse("an update cannot begin inside eval");
   }
-  if (auto refused = refuse_if_open("an update cannot begin", 0)) {
+  if (auto refused = refuse_update()) {
     return *std::move(refused);
-  }
-  for (std::uint32_t index = 0; filling_count_ > 0 && index < gradient_classes_.size(); ++index) {
-    if (gradient_slots_in_use(index) > 0) {
-      return misuse(detail::concat("an update cannot begin while gradients are being accumulated: ",
-                                   holders_of(index), "; end the micro-batch first"));
-    }
-  }
-  if (plan_.agreed && in_backward_) {
-    return misuse(
-        "an update cannot begin inside a micro-batch that has begun its backwards: where ranks use "
-        "different units, some have reduced and others have not; end the micro-batch first");
   }
   if (plan_.agreed && in_micro_batch_) {
     gather_rest();  // how far each rank has come is its own affair

@@ -31,6 +31,13 @@
 ///    whose calls are the same stay together.
 ///  - A frozen bucket stays gathered until an update has changed it.
 ///
+/// [Note: accumulation] A micro-batch may leave its gradients where they are, in the gradient slots
+/// of their buckets, for the next one to add to; then every trainable bucket has one of its own.
+/// The next micro-batch that reduces does so as if all were one: a bucket goes when its last
+/// backward in this micro-batch has ended, what is not used in it at its end; under an agreed order
+/// each once, one that is not used in it when a later one waits. What the last micro-batches of a
+/// step have left is reduced when it ends, and nothing hides that.
+///
 /// Cost per event is O(1) in the number of buckets: a scan pointer, positions per bucket, victims
 /// among the held buckets of one class only. Ends of steps, micro-batches and evals, and the begin
 /// of an update, are O(buckets).
@@ -74,6 +81,9 @@ struct ScheduleRules {
   /// have kept parts of it.
   bool regather = false;
   ReplicaSum replica_sum = ReplicaSum::none;
+  /// [Note: accumulation] Micro-batches need not reduce: each trainable bucket has a gradient slot
+  /// of its own.
+  bool accumulates = false;
 };
 
 /// What the schedule knows of the model.
@@ -99,6 +109,7 @@ struct SchedulePlan {
   AgreedOrder first_order = {};      ///< `agreed`: until another is adopted
   std::vector<bool> regathers = {};  ///< per bucket, see `ScheduleRules`; empty: none
   ReplicaSum replica_sum = ReplicaSum::none;
+  bool accumulates = false;  ///< see `ScheduleRules`
 };
 
 /// `rules.regather` concerns buckets of the data-parallel group only.
@@ -159,9 +170,11 @@ class Schedule {
 
   // Events, in the trainer's program order. Each replaces `decisions()`.
 
-  Result<void> begin_micro_batch();
-  /// Reduces what is left, in plan order or the agreed one. Refused while a use of this micro-batch
-  /// is open.
+  /// `reduces` false: what it contributes stays, see [Note: accumulation]; refused if the plan does
+  /// not allow it.
+  Result<void> begin_micro_batch(bool reduces = true);
+  /// Reduces what is left, in plan order or the agreed one, if it reduces at all. Refused while a
+  /// use of this micro-batch is open.
   Result<void> end_micro_batch();
   /// `backward` false: a forward, or a recomputation if this micro-batch has begun a backward.
   /// Inside eval only forwards. On success `used()` describes the unit's buckets.
@@ -172,11 +185,13 @@ class Schedule {
   Result<void> begin_eval();
   /// Evicts what eval gathered and never used. Refused while a use of eval is open.
   Result<void> end_eval();
-  /// Gradients are complete: evicts all, marks all stale, takes the recorded order as the next one.
+  /// Gradients are complete: reduces what micro-batches have left, evicts all, marks all stale,
+  /// takes the recorded order as the next one.
   Result<void> step_end();
   /// Parameters are about to change: gives back all slots (`step_end`), marks all stale; the order
   /// and the place in it are kept. Refused with an open use, a gradient being filled, or in eval;
-  /// with an agreed order also behind the first backward of a micro-batch.
+  /// with an agreed order also behind the first backward of a micro-batch, and behind one that did
+  /// not reduce.
   Result<void> begin_update();
   /// The parameters of `bucket` are up to date. (All are stale at construction.) `changed` false: a
   /// frozen bucket whose shards were not touched; if it was kept gathered, it still is.
@@ -316,6 +331,7 @@ class Schedule {
   std::optional<Failure> refuse_gradient_slots(UnitId unit);
   std::optional<Failure> refuse_agreed(UnitId unit, bool backward) const;
   std::optional<Failure> refuse_if_open(std::string_view event, std::size_t first) const;
+  std::optional<Failure> refuse_update() const;
   std::string open_uses_of(std::uint32_t slot_class) const;
   std::string holders_of(std::uint32_t gradient_class) const;
   std::string use_text(PredictedUse use) const;
@@ -342,6 +358,8 @@ class Schedule {
   bool in_eval_ = false;
   bool in_micro_batch_ = false;
   bool in_backward_ = false;  ///< a backward has begun in this micro-batch
+  bool reduces_ = true;       ///< this micro-batch does; true outside
+  bool left_ = false;         ///< the last micro-batch of this step did not
 
   // [Note: the agreed order]
   AgreedOrder agreed_;

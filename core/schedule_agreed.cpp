@@ -111,6 +111,9 @@ void Schedule::note_complete(BucketId bucket) {
   if (!std::exchange(view.reduce_recorded, true)) {
     record_.reduces.push_back(bucket);
   }
+  if (!reduces_) {
+    return;
+  }
   view.waiting = true;
   ++waiting_[plan_.gradient_class[bucket]];
   ++waiting_count_;
@@ -124,8 +127,8 @@ void Schedule::no_longer_waits(BucketId bucket) {
 }
 
 /// Which buckets are due, in order, into `planned_`: those that are complete and, while a complete
-/// one waits behind them, those that this rank has not used; with `all`, the rest too. Without a
-/// gradient slot for the zeros of an unused one, it and what is behind it have to wait.
+/// one waits behind them, those that this rank has not used in this micro-batch; with `all`, the
+/// rest too. Without a gradient slot for the zeros of one, it and what is behind it have to wait.
 void Schedule::plan_reduces(bool all) {
   planned_.clear();
   std::uint32_t waiting = waiting_count_;
@@ -136,11 +139,11 @@ void Schedule::plan_reduces(bool all) {
       continue;
     }
     const std::uint32_t index = plan_.gradient_class[bucket];
-    const bool unused = view.gradient_slot == no_slot;
-    if (!all && !view.waiting && !(waiting > 0 && unused && view.forwards_begun == 0)) {
+    const bool unused = view.forwards_begun == 0 && view.backwards_open == 0;
+    if (!all && !view.waiting && !(waiting > 0 && unused)) {
       break;
     }
-    if (!unused) {
+    if (view.gradient_slot != no_slot) {
       ++wanted_[index];  // given back
     } else if (gradient_classes_[index].count() + wanted_[index] == 0) {
       break;

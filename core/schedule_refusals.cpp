@@ -152,6 +152,30 @@ std::optional<Failure> Schedule::refuse_agreed(UnitId unit, bool backward) const
   return std::nullopt;
 }
 
+std::optional<Failure> Schedule::refuse_update() const {
+  if (auto refused = refuse_if_open("an update cannot begin", 0)) {
+    return refused;
+  }
+  // With an agreed order ranks may have filled different buckets: all are refused, or none.
+  if (left_ && (plan_.agreed || filling_count_ > 0)) {
+    return misuse(
+        "an update cannot begin while gradients are being accumulated: the last micro-batch did "
+        "not reduce them; let one reduce, or finish the gradients first");
+  }
+  for (std::uint32_t index = 0; filling_count_ > 0 && index < gradient_classes_.size(); ++index) {
+    if (gradient_slots_in_use(index) > 0) {
+      return misuse(concat("an update cannot begin while gradients are being accumulated: ",
+                           holders_of(index), "; end the micro-batch first"));
+    }
+  }
+  if (plan_.agreed && in_backward_) {
+    return misuse(
+        "an update cannot begin inside a micro-batch that has begun its backwards: where ranks use "
+        "different units, some have reduced and others have not; end the micro-batch first");
+  }
+  return std::nullopt;
+}
+
 std::optional<Failure> Schedule::refuse_if_open(std::string_view event, std::size_t first) const {
   if (open_.size() <= first) {
     return std::nullopt;

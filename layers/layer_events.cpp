@@ -63,8 +63,8 @@ void LayerEvents::skip(UnitId unit, Pass pass) {
   skip_use(unit, pass == Pass::backward);
 }
 
-MicroBatch LayerEvents::micro_batch() {
-  begin_micro_batch();
+MicroBatch LayerEvents::micro_batch(MicroBatchOptions options) {
+  begin_micro_batch(options);
   return MicroBatch(*this, {ScopeKind::micro_batch, 0});
 }
 

@@ -74,6 +74,12 @@ class Use : public Scope {
   using Scope::Scope;
 };
 
+struct MicroBatchOptions {
+  /// false: nothing is reduced; gradients stay in the full buffers of their buckets, and the next
+  /// micro-batch adds to them. The same on every rank.
+  bool reduce = true;
+};
+
 /// One micro-batch: every training use lies inside one. Its end reduces what is left.
 class MicroBatch : public Scope {
   friend class LayerEvents;
@@ -101,7 +107,7 @@ class LayerEvents {
   /// forward and for the backward alike, so that it takes part in their collectives, with zeros.
   /// Needed under full_shard; the other strategies find out by themselves.
   void skip(UnitId unit, Pass pass = Pass::forward);
-  MicroBatch micro_batch();
+  MicroBatch micro_batch(MicroBatchOptions options = {});
   Eval eval();
 
  protected:
@@ -109,7 +115,7 @@ class LayerEvents {
   friend class Use;
   virtual std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream) = 0;
   virtual void skip_use(UnitId unit, bool backward) = 0;
-  virtual void begin_micro_batch() = 0;
+  virtual void begin_micro_batch(MicroBatchOptions options) = 0;
   virtual void begin_eval() = 0;
   virtual void end_scope(ScopeId id) noexcept = 0;
   virtual void abandon_scope(ScopeId id) noexcept = 0;

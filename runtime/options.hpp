@@ -40,10 +40,11 @@ struct Options {
   /// groups are gathered as ever.
   int regather_group_size = 0;
 
-  // sharded_optimizer and owner_broadcast.
+  // Every strategy.
 
-  /// false: each bucket keeps its full gradient buffer (ZeRO-1); true: buffers are used in turn
-  /// (ZeRO-2). Under full_shard, too.
+  /// true: full gradient buffers are used in turn (ZeRO-2). false: each trainable bucket keeps one
+  /// of its own (ZeRO-1), in which micro-batches may accumulate without communication
+  /// (`MicroBatchOptions::reduce`).
   bool free_full_gradients = true;
 
   // Memory and overlap. Not set: chosen by the memory plan, see core/memory_plan.hpp. Slots for

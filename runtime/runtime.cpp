@@ -220,11 +220,11 @@ std::uint32_t Runtime::begin_use(UnitId unit, bool backward, Stream* stream) {
 void Runtime::skip_use(UnitId unit, bool backward) {
   impl_->skip_use(unit, backward);
 }
-void Runtime::begin_micro_batch() {
-  impl_->begin_scope(TrainerEventKind::begin_micro_batch, "Runtime::micro_batch");
+void Runtime::begin_micro_batch(MicroBatchOptions options) {
+  impl_->begin_micro_batch(options);
 }
 void Runtime::begin_eval() {
-  impl_->begin_scope(TrainerEventKind::begin_eval, "Runtime::eval");
+  impl_->begin_eval();
 }
 void Runtime::end_scope(ScopeId id) noexcept {
   impl_->end_scope(id);

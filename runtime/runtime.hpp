@@ -178,7 +178,7 @@ class Runtime final : public LayerEvents {
  protected:
   std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream) override;
   void skip_use(UnitId unit, bool backward) override;
-  void begin_micro_batch() override;
+  void begin_micro_batch(MicroBatchOptions options) override;
   void begin_eval() override;
   void end_scope(ScopeId id) noexcept override;
   void abandon_scope(ScopeId id) noexcept override;

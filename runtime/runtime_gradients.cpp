@@ -35,6 +35,7 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
                        std::to_string(loss_scale) + "; expected a finite number above 0"));
   }
   const Answer& answer = ask({.kind = TrainerEventKind::step_end});
+  note_reduced(answer);  // what micro-batches have left
   const std::vector<BucketId> unreduced = answer.unreduced;
   AgreedOrder recorded = answer.recorded;
   RankState& state = rank.state();

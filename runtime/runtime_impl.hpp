@@ -33,7 +33,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::uint32_t begin_use(UnitId unit, bool backward, Stream* stream);
   void skip_use(UnitId unit, bool backward);
   void reshard();
-  void begin_scope(TrainerEventKind kind, const char* what);
+  void begin_micro_batch(MicroBatchOptions micro_batch);
+  void begin_eval();
   void end_scope(ScopeId id) noexcept;
   void abandon_scope(ScopeId id) noexcept;
   TensorView parameter(std::uint32_t use, std::string_view name) const;

@@ -95,7 +95,8 @@ ScheduleRules rules_of(const Options& options, const DeviceMesh& mesh) {
                                                                     : ReplicaSum::every_reduce;
   return {.agreed = row_of(options.strategy).full_buffer == FullBuffer::stays,
           .regather = options.regather_group_size > 0,
-          .replica_sum = replica_sum};
+          .replica_sum = replica_sum,
+          .accumulates = !options.free_full_gradients};
 }
 
 }  // namespace

@@ -107,21 +107,24 @@ void RuntimeImpl::await(const UsedBucket& bucket, Stream* stream) {
   }
 }
 
-void RuntimeImpl::begin_scope(TrainerEventKind kind, const char* what) {
-  const Call guard(*this, what);
-  if (kind == TrainerEventKind::begin_micro_batch && updating_ &&
-      row_of(options.strategy).full_buffer == FullBuffer::stays) {
+void RuntimeImpl::begin_micro_batch(MicroBatchOptions micro_batch) {
+  const Call guard(*this, "Runtime::micro_batch");
+  if (updating_ && row_of(options.strategy).full_buffer == FullBuffer::stays) {
     throw Error(misuse(
         "Runtime::micro_batch inside an update: the micro-batch ends with reduces, and the update "
         "may still read the gradients of the last step; end the update first"));
   }
   const auto began = step_began_ ? *step_began_ : context.compute_log().read();
-  ask({.kind = kind});
-  if (kind == TrainerEventKind::begin_micro_batch) {
-    gradients_finished = false;
-    step_began_ = began;
-    ++micro_batches_;
-  }
+  ask({.kind = TrainerEventKind::begin_micro_batch, .reduces = micro_batch.reduce});
+  gradients_finished = false;
+  step_began_ = began;
+  ++micro_batches_;
+  ++scopes_open_;
+}
+
+void RuntimeImpl::begin_eval() {
+  const Call guard(*this, "Runtime::eval");
+  ask({.kind = TrainerEventKind::begin_eval});
   ++scopes_open_;
 }
 

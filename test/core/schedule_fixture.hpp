@@ -146,7 +146,9 @@ class Trainer {
  public:
   explicit Trainer(SchedulePlan plan) : schedule(std::move(plan)) {}
 
-  std::string micro_batch() { return answer(schedule.begin_micro_batch()); }
+  std::string micro_batch(bool reduces = true) {
+    return answer(schedule.begin_micro_batch(reduces));
+  }
   std::string end_micro_batch() { return answer(schedule.end_micro_batch()); }
   std::string forward(UnitId unit) { return answer(schedule.begin(unit, false)); }
   std::string end_forward(UnitId unit) { return answer(schedule.end(unit, false)); }

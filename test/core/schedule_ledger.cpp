@@ -3,6 +3,7 @@
 #include "schedule_fixture.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::testing {
 
@@ -26,8 +27,8 @@ std::uint32_t Ledger::open_uses(BucketId bucket, bool backward_only) const {
 /// Its gradient lacks nothing in this micro-batch.
 bool Ledger::complete(BucketId bucket) const {
   const Entry& entry = entries_[bucket];
-  return entry.gradient_slot != no_slot && entry.backwards >= entry.forwards &&
-         open_uses(bucket, true) == 0;
+  return entry.gradient_slot != no_slot && entry.backwards > 0 &&
+         entry.backwards >= entry.forwards && open_uses(bucket, true) == 0;
 }
 
 std::uint32_t Ledger::opens_in_phase() const {
@@ -72,7 +73,7 @@ bool Ledger::possible(const Event& event) const {
       entries_, [](const Entry& entry) { return entry.gradient_slot != no_slot; });
   switch (event.kind) {
     case EventKind::begin_micro_batch:
-      return !in_eval_ && !in_micro_batch_;
+      return !in_eval_ && !in_micro_batch_ && (event.reduces || plan_.accumulates);
     case EventKind::end_micro_batch:
       return !in_eval_ && in_micro_batch_ && open_.empty();
     case EventKind::begin_forward:
@@ -86,7 +87,7 @@ bool Ledger::possible(const Event& event) const {
     case EventKind::step_end:
       return !in_eval_ && !in_micro_batch_ && open_.empty();
     case EventKind::begin_update:
-      return !in_eval_ && open_.empty() && !filling && !(plan_.agreed && in_backward_);
+      return !in_eval_ && open_.empty() && !filling && !(plan_.agreed && (in_backward_ || left_));
     case EventKind::end_forward:
     case EventKind::end_backward:
     case EventKind::updated:
@@ -122,6 +123,7 @@ void Ledger::enter_call(const Event& event) {
     in_eval_ = event.kind == EventKind::begin_eval;
   } else if (event.kind == EventKind::begin_micro_batch) {
     in_micro_batch_ = true;
+    reduces_ = event.reduces;
   } else if (event.kind == EventKind::end_micro_batch) {
     in_micro_batch_ = false;
     in_backward_ = false;
@@ -141,10 +143,14 @@ std::string Ledger::check_begin(const Event& event, const Schedule& schedule) co
     if (entry.slot == no_slot || entry.told_uses != open_uses(buckets[i], false)) {
       return "after a begin every bucket of the unit is held and was told of the use";
     }
+    const bool taken = std::ranges::any_of(schedule.decisions(), [&](const Decision& decision) {
+      return decision.command == Command::contribute && decision.bucket == buckets[i];
+    });
     const bool fills = event.kind == EventKind::begin_backward && trains(buckets[i]);
     const SlotId gradient_slot = fills ? entry.gradient_slot : no_slot;
     if (used.bucket != buckets[i] || used.slot != entry.slot || used.gather != entry.gather ||
         used.gradient_slot != gradient_slot || (fills && gradient_slot == no_slot) ||
+        used.first_contribution != taken ||
         used.previous_reduce != (fills ? last_reduce_[gradient_slot] : 0)) {
       return "a begin describes slot, gather and gradient as they are";
     }
@@ -160,7 +166,7 @@ std::string Ledger::check_reduces(const Event& event, const std::vector<BucketId
     const bool lacks_nothing = entry.backwards >= entry.forwards && open_uses(bucket, true) == 0;
     const bool ended = event.kind == EventKind::end_backward && uses(event.id, bucket);
     const bool due = event.kind == EventKind::end_micro_batch || (ended && lacks_nothing);
-    if (now != (was_filling && due)) {
+    if (now != (was_filling && ((due && reduces_) || event.kind == EventKind::step_end))) {
       return now ? "a bucket reduces when its backwards are complete, not before"
                  : "a bucket whose backwards are complete reduces";
     }
@@ -226,6 +232,12 @@ std::string Ledger::check_end(const Event& event) {
       entry.backwards = 0;
       entry.reduced = false;
     }
+    if (event.kind == EventKind::step_end) {
+      entry.reduced = false;
+      if (entry.gradient_slot != no_slot) {
+        return "no gradient outlives its step";
+      }
+    }
     if (event.kind == EventKind::step_end || event.kind == EventKind::begin_update) {
       entry.stale = true;
       entry.gathered_in_version = false;
@@ -239,6 +251,10 @@ std::string Ledger::check_end(const Event& event) {
     }
     entry.reduced_in_step = entry.reduced_in_step && event.kind != EventKind::step_end;
   }
+  if (event.kind == EventKind::end_micro_batch) {
+    left_ = !std::exchange(reduces_, true);
+  }
+  left_ = left_ && event.kind != EventKind::step_end;
   return {};
 }
 

@@ -79,6 +79,8 @@ class Ledger {
   bool in_eval_ = false;
   bool in_micro_batch_ = false;
   bool in_backward_ = false;
+  bool reduces_ = true;  ///< this micro-batch does
+  bool left_ = false;    ///< the last one did not
 };
 
 }  // namespace troupe::testing

@@ -31,7 +31,7 @@ std::string Ledger::check_order_of_gather(BucketId bucket) const {
 
 std::string Ledger::check_zeros(const Event& event, BucketId bucket) const {
   const Entry& entry = entries_[bucket];
-  const bool at_end = event.kind == EventKind::end_micro_batch;
+  const bool at_end = event.kind == EventKind::end_micro_batch || event.kind == EventKind::step_end;
   const bool unused = entry.forwards == 0 && open_uses(bucket, true) == 0;
   return !entry.reduced && (at_end || (event.kind == EventKind::end_backward && unused))
              ? ""
@@ -55,6 +55,9 @@ std::string Ledger::check_order_of_reduce(const Event& event, BucketId bucket) c
   if (entries_[bucket].reduced) {
     return "a micro-batch reduces a bucket once";
   }
+  if (event.kind == EventKind::step_end ? !left_ : !reduces_) {
+    return "a micro-batch that does not reduce leaves all, and only what was left is reduced later";
+  }
   for (const BucketId gathered : order_.gathers) {
     if (entries_[gathered].stale) {
       break;  // gathered later, at its update
@@ -63,8 +66,10 @@ std::string Ledger::check_order_of_reduce(const Event& event, BucketId bucket) c
       return "all gathers come before the first reduce";
     }
   }
-  const bool unused = entries_[bucket].forwards == 0 && entries_[bucket].backwards == 0;
-  if (event.kind != EventKind::end_micro_batch && !complete(bucket) && !unused) {
+  const bool unused = entries_[bucket].forwards == 0 && entries_[bucket].backwards == 0 &&
+                      open_uses(bucket, true) == 0;
+  const bool ends = event.kind == EventKind::end_micro_batch || event.kind == EventKind::step_end;
+  if (!ends && !complete(bucket) && !unused) {
     return "a bucket reduces when its backwards are complete, not before";
   }
   const auto end = std::ranges::find(order_.reduces, bucket);
@@ -75,15 +80,21 @@ std::string Ledger::check_order_of_reduce(const Event& event, BucketId bucket) c
 
 /// Nothing is held back that could be reduced.
 std::string Ledger::check_reduced(const Event& event) const {
-  if (event.kind == EventKind::end_micro_batch) {
+  if ((event.kind == EventKind::end_micro_batch && reduces_) ||
+      (event.kind == EventKind::step_end && left_)) {
     const bool all = std::ranges::all_of(order_.reduces,
                                          [&](BucketId bucket) { return entries_[bucket].reduced; });
     return all ? "" : "each micro-batch reduces every trainable bucket";
   }
-  if (event.kind == EventKind::end_backward) {
+  if (event.kind == EventKind::end_backward && reduces_) {
     const auto next = std::ranges::find_if(
         order_.reduces, [&](BucketId bucket) { return !entries_[bucket].reduced; });
-    return next == order_.reduces.end() || !complete(*next)
+    const bool unused = next != order_.reduces.end() && entries_[*next].forwards == 0 &&
+                        entries_[*next].gradient_slot != no_slot && open_uses(*next, true) == 0;
+    const bool waited_for = unused && std::any_of(next, order_.reduces.end(), [&](BucketId bucket) {
+                              return complete(bucket);
+                            });
+    return next == order_.reduces.end() || !(complete(*next) || waited_for)
                ? ""
                : "a complete bucket is reduced when its turn comes";
   }

@@ -105,11 +105,11 @@ schedule_mutant(backward_leaves_gathers schedule.cpp
     relieve(unit);"
   "    relieve(unit);")
 schedule_mutant(micro_batch_leaves_gathers schedule.cpp
-  "  if (plan_.agreed) {
-    gather_rest();
+  "    gather_rest();
   }
-  reduce_rest();"
-  "  reduce_rest();")
+  if (reduces_) {"
+  "  }
+  if (reduces_) {")
 schedule_mutant(zeros_find_no_slot schedule_steps.cpp
   "    relieve_zeros();\n" "")
 schedule_mutant(records_parts_of_a_bucket schedule_agreed.cpp
@@ -139,11 +139,15 @@ schedule_mutant(drops_frozen schedule_agreed.cpp
 schedule_mutant(keeps_what_has_changed schedule.cpp
   "changed && held(bucket) && buckets_[bucket].stale" "false")
 schedule_mutant(forgets_zeros schedule_agreed.cpp
-  "!(waiting > 0 && unused && view.forwards_begun == 0)" "true")
+  "!(waiting > 0 && unused)" "true")
 schedule_mutant(zeros_for_what_is_to_come schedule_agreed.cpp
-  "unused && view.forwards_begun == 0" "unused")
+  "view.forwards_begun == 0 && view.backwards_open == 0" "view.backwards_open == 0")
 schedule_mutant(reduces_without_waiting schedule.cpp
-  "plan_.agreed ? note_complete(bucket) : reduce(bucket);" "if (plan_.agreed) { note_complete(bucket); } reduce(bucket);")
+  "        } else if (reduces_) {
+          reduce(bucket);"
+  "        }
+        if (reduces_) {
+          reduce(bucket);")
 schedule_mutant(waits_after_more schedule_steps.cpp
   "  no_longer_waits(used.bucket);\n" "")
 schedule_mutant(relieves_nobody schedule_refusals.cpp
@@ -162,6 +166,39 @@ schedule_mutant(adopts_places_late schedule_agreed.cpp
   "  agreed_ = std::move(order);
   index_order();"
   "  agreed_ = std::move(order);")
+
+# Accumulation.
+schedule_mutant(accumulates_without_buffers schedule.cpp
+  "if (!reduces && !plan_.accumulates)" "if (false)")
+schedule_mutant(reduces_what_should_stay schedule.cpp
+  "} else if (reduces_) {" "} else {")
+schedule_mutant(end_reduces_what_should_stay schedule.cpp
+  "  if (reduces_) {
+    reduce_rest();"
+  "  if (reduces_ || !plan_.agreed) {
+    reduce_rest();")
+schedule_mutant(order_reduces_what_should_stay schedule_agreed.cpp
+  "  if (!reduces_) {
+    return;
+  }
+"
+  "")
+schedule_mutant(step_loses_what_is_left schedule.cpp
+  "  if (std::exchange(left_, false)) {
+    reduce_rest();
+  }"
+  "  left_ = false;")
+schedule_mutant(left_is_forgotten_without_gradients schedule.cpp
+  "left_ = !reduces_;" "left_ = !reduces_ && filling_count_ > 0;")
+schedule_mutant(left_survives_a_reduce schedule.cpp
+  "left_ = !reduces_;" "left_ = left_ || !reduces_;")
+schedule_mutant(what_is_left_waits_for_the_end schedule_agreed.cpp
+  "const bool unused = view.forwards_begun == 0"
+  "const bool unused = view.gradient_slot == no_slot && view.forwards_begun == 0")
+schedule_mutant(open_backward_is_unused schedule_agreed.cpp
+  "view.forwards_begun == 0 && view.backwards_open == 0" "view.forwards_begun == 0")
+schedule_mutant(updates_what_is_left schedule_refusals.cpp
+  "if (left_ && (plan_.agreed || filling_count_ > 0))" "if (left_ && filling_count_ > 0)")
 
 # Groups.
 schedule_mutant(regathers_old_version schedule_steps.cpp

@@ -17,6 +17,7 @@ class Writer {
         units_(static_cast<std::uint32_t>(plan.unit_buckets.size())),
         buckets_(static_cast<std::uint32_t>(plan.slot_class.size())),
         agreed_(plan.agreed),
+        without_reduce_(plan.accumulates ? std::array{0U, 40U, 80U}[random.below(3)] : 2U),
         nesting_(std::array{0U, 0U, 20U}[random.below(3)]),
         wrong_calls_(std::array{0U, 1U, 4U}[random.below(3)]),
         order_(units_) {
@@ -156,6 +157,7 @@ class Writer {
 
   void micro_batch() {
     const std::size_t begin = add(EventKind::begin_micro_batch);
+    events_[begin].reduces = !random_.percent(without_reduce_);
     if (random_.percent(30)) {  // the order of units changes
       std::swap(order_[random_.below(units_)], order_[random_.below(units_)]);
     }
@@ -185,8 +187,9 @@ class Writer {
   std::uint32_t units_;
   std::uint32_t buckets_;
   bool agreed_;
-  std::uint32_t nesting_;      ///< percent
-  std::uint32_t wrong_calls_;  ///< percent
+  std::uint32_t without_reduce_;  ///< percent
+  std::uint32_t nesting_;         ///< percent
+  std::uint32_t wrong_calls_;     ///< percent
   std::vector<UnitId> order_;
   std::vector<Event> events_;
 };

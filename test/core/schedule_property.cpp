@@ -153,7 +153,11 @@ std::optional<std::string> violated_property(std::uint64_t seed, Coverage& cover
   coverage.regathers += counters.regathers;
   coverage.zero_reduces += counters.zero_reduces;
   for (std::size_t i = 0; i < run.log.size(); ++i) {
+    coverage.accumulated += run.granted[i].reduces ? 0U : 1U;
     for (const Decision& decision : run.log[i]) {
+      coverage.left_reduces +=
+          decision.command == Command::reduce && run.granted[i].kind == EventKind::step_end ? 1U
+                                                                                            : 0U;
       coverage.replica_sums += decision.command == Command::sum_replicas ? 1U : 0U;
       coverage.out_of_turn +=
           decision.command == Command::reduce && run.granted[i].kind == EventKind::begin_backward

@@ -21,6 +21,8 @@ struct Coverage {
   std::uint64_t reduces = 0;
   std::uint64_t regathers = 0;
   std::uint64_t replica_sums = 0;  ///< at step ends
+  std::uint64_t accumulated = 0;   ///< micro-batches that did not reduce
+  std::uint64_t left_reduces = 0;  ///< at step ends, of what they left
 
   // Where ranks agree on an order.
   std::uint64_t refused_for_order = 0;   ///< something stale is gathered before

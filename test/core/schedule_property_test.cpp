@@ -37,7 +37,8 @@ TEST_CASE("every property holds for random training programs") {
           coverage.ignored_ends, " ends ignored; ", coverage.prefetch_hits, " prefetch hits, ",
           coverage.misses, " misses, ", coverage.evictions, " evictions, ", coverage.evicted_unused,
           " buckets gathered for nothing, ", coverage.reduces, " reduces, ", coverage.regathers,
-          " regathers, ", coverage.replica_sums, " sums over replicas");
+          " regathers, ", coverage.replica_sums, " sums over replicas, ", coverage.accumulated,
+          " micro-batches without a reduce, ", coverage.left_reduces, " reduces at step ends");
   MESSAGE("agreed orders: refused ", coverage.refused_for_order, " for stale buckets, ",
           coverage.refused_as_reduced, " for reduced ones; ", coverage.zero_reduces,
           " reduces of zeros, ", coverage.out_of_turn, " out of turn, ", coverage.changed_when_kept,
@@ -53,6 +54,8 @@ TEST_CASE("every property holds for random training programs") {
     CHECK(coverage.reduces > 10 * count);
     CHECK(coverage.regathers > count);
     CHECK(coverage.replica_sums > count);
+    CHECK(coverage.accumulated > count / 10);
+    CHECK(coverage.left_reduces > count / 10);
     CHECK(coverage.refused_for_order > count / 10);
     CHECK(coverage.refused_as_reduced > count / 100);
     CHECK(coverage.zero_reduces > count / 10);

@@ -92,6 +92,13 @@ SchedulePlan random_plan(Random& random) {
     }
     plan.gradient_class.push_back(random.percent(85) ? gradient_class : SchedulePlan::no_class);
   }
+  if (random.percent(30)) {  // gradients keep their buffers
+    plan.accumulates = true;
+    gradient_classes = 0;
+    for (std::uint32_t& own : plan.gradient_class) {
+      own = own == SchedulePlan::no_class ? own : gradient_classes++;
+    }
+  }
   plan.slot_classes = random_classes(random, plan.unit_buckets, plan.slot_class, slot_classes, 4);
   plan.gradient_classes =
       random_classes(random, plan.unit_buckets, plan.gradient_class, gradient_classes, 3);
@@ -105,6 +112,7 @@ SchedulePlan random_agreed_plan(Random& random, bool relieved) {
   SchedulePlan plan;
   const auto buckets = static_cast<std::uint32_t>(random_units(random, plan).size());
   const bool shared_gradient_slots = random.percent(50);
+  plan.accumulates = !shared_gradient_slots;
   const std::uint32_t gradient_classes = shared_gradient_slots ? 1 + random.below(2) : buckets;
   for (BucketId bucket = 0; bucket < buckets; ++bucket) {
     plan.slot_class.push_back(bucket);
@@ -150,13 +158,14 @@ std::string describe(const Event& event) {
       "begin_micro_batch", "end_micro_batch", "begin_forward", "end_forward", "begin_backward",
       "end_backward",      "begin_eval",      "end_eval",      "step_end",    "begin_update",
       "updated",           "reshard",         "adopt"};
-  return std::string(names[static_cast<std::size_t>(event.kind)]) + " " + std::to_string(event.id);
+  return std::string(names[static_cast<std::size_t>(event.kind)]) + " " + std::to_string(event.id) +
+         (event.reduces ? "" : ", without a reduce");
 }
 
 Result<void> apply(const Event& event, Schedule& schedule) {
   switch (event.kind) {
     case EventKind::begin_micro_batch:
-      return schedule.begin_micro_batch();
+      return schedule.begin_micro_batch(event.reduces);
     case EventKind::end_micro_batch:
       return schedule.end_micro_batch();
     case EventKind::begin_forward:

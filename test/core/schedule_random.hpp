@@ -1,7 +1,8 @@
 /// Random plans and random training programs for the property test of the schedule: nested uses,
-/// skipped and repeated units, recomputation, eval in the middle, ties, several buckets per unit,
-/// size classes, calls that must be refused, and what the strategies add: an agreed order, gathers
-/// within a smaller group, sums over replicas. The same seed gives the same program everywhere.
+/// skipped and repeated units, recomputation, eval in the middle, micro-batches that do not reduce,
+/// ties, several buckets per unit, size classes, calls that must be refused, and what the
+/// strategies add: an agreed order, gathers within a smaller group, sums over replicas. The same
+/// seed gives the same program everywhere.
 #pragma once
 
 #include "troupe/core/schedule.hpp"
@@ -62,6 +63,7 @@ struct Event {
   /// Of an end: the event that began it. If that one was refused, the trainer makes no end.
   std::size_t begun_by = no_begin;
   bool changed = true;  ///< of `updated`
+  bool reduces = true;  ///< of `begin_micro_batch`
 };
 
 inline bool begins_use(const Event& event) {

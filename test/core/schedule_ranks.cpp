@@ -34,6 +34,7 @@ class Ranks {
       order_.push_back(unit);
     }
     left_out_ = std::array{0U, 10U, 50U}[random_.below(3)];
+    without_reduce_ = plan.accumulates ? std::array{0U, 50U}[random_.below(2)] : 0U;
   }
 
   std::optional<std::string> run() {
@@ -91,6 +92,14 @@ class Ranks {
 
   void begin_update() {
     finish_updates(100);
+    if (left_) {
+      for (Rank& rank : ranks_) {
+        if (call(rank, {.kind = EventKind::begin_update}) && !fault_) {
+          fault_ = "every rank refuses an update behind a micro-batch that did not reduce";
+        }
+      }
+      return;
+    }
     all({.kind = EventKind::begin_update});
     not_updated_.clear();
     for (BucketId bucket = 0; bucket < ranks_[0].schedule.plan().slot_class.size(); ++bucket) {
@@ -192,7 +201,9 @@ class Ranks {
   }
 
   void micro_batch() {
-    all({.kind = EventKind::begin_micro_batch});
+    const bool reduces = !random_.percent(without_reduce_);
+    coverage_.accumulated += reduces ? 0U : 1U;
+    all({.kind = EventKind::begin_micro_batch, .reduces = reduces});
     if (random_.percent(30)) {
       shuffle(random_, order_);
     }
@@ -214,6 +225,7 @@ class Ranks {
       rank.seen.clear();
     }
     all({.kind = EventKind::end_micro_batch});
+    left_ = !reduces;
     own_collective();
     finish_updates(50);
     own_collective();
@@ -224,6 +236,7 @@ class Ranks {
 
   void end_step() {
     all({.kind = EventKind::step_end});
+    left_ = false;
     own_collective();
     const AgreedOrder record = ranks_[0].schedule.recorded();
     coverage_.orders_changed += record == ranks_[0].schedule.agreed_order() ? 0U : 1U;
@@ -249,7 +262,9 @@ class Ranks {
   RanksCoverage& coverage_;
   std::vector<Rank> ranks_;
   std::vector<UnitId> order_;
-  std::uint32_t left_out_ = 0;  ///< percent of the uses of a rank
+  std::uint32_t left_out_ = 0;        ///< percent of the uses of a rank
+  std::uint32_t without_reduce_ = 0;  ///< percent of the micro-batches
+  bool left_ = false;                 ///< the last one did not reduce
   std::vector<BucketId> not_updated_;
   std::optional<std::string> fault_;
 };

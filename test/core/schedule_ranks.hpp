@@ -14,6 +14,7 @@ struct RanksCoverage {
   std::uint64_t own_collectives = 0;
   std::uint64_t uses_left_out = 0;
   std::uint64_t zero_reduces = 0;
+  std::uint64_t accumulated = 0;    ///< micro-batches that did not reduce
   std::uint64_t kept_gathered = 0;  ///< frozen buckets, at step ends
   std::uint64_t orders_changed = 0;
   std::uint64_t uses_refused = 0;

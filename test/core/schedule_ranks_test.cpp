@@ -22,12 +22,13 @@ TEST_CASE("ranks that use different units launch the same collectives in the sam
   MESSAGE(coverage.launches, " launches of rank 0, ", coverage.own_collectives,
           " collectives of the trainer, ", coverage.uses_left_out, " uses left out, ",
           coverage.uses_refused, " refused, ", coverage.zero_reduces, " reduces of zeros, ",
-          coverage.kept_gathered, " frozen buckets kept, ", coverage.orders_changed,
-          " orders changed");
+          coverage.accumulated, " micro-batches without a reduce, ", coverage.kept_gathered,
+          " frozen buckets kept, ", coverage.orders_changed, " orders changed");
   CHECK(coverage.launches > 50 * programs);
   CHECK(coverage.own_collectives > programs);
   CHECK(coverage.uses_left_out > programs);
   CHECK(coverage.zero_reduces > programs);
+  CHECK(coverage.accumulated > programs / 10);
   CHECK(coverage.kept_gathered > programs / 2);
   CHECK(coverage.orders_changed > programs / 2);
 }

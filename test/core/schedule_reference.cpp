@@ -279,7 +279,7 @@ void ReferenceSchedule::end(UnitId unit, bool backward) {
     const auto forwards = std::ranges::count_if(begun_, of_bucket(Pass::forward));
     const auto backwards_begun = std::ranges::count_if(begun_, of_bucket(Pass::backward));
     const auto backwards = std::ranges::count_if(ended_, of_bucket(Pass::backward));
-    if (backward && filling_.contains(bucket) && backwards == backwards_begun &&
+    if (reduces_ && backward && filling_.contains(bucket) && backwards == backwards_begun &&
         backwards >= forwards) {
       reduce(bucket);
     }
@@ -297,9 +297,15 @@ void ReferenceSchedule::end_eval() {
   in_eval_ = false;
 }
 
-void ReferenceSchedule::end_micro_batch() {
+void ReferenceSchedule::reduce_all() {
   while (!filling_.empty()) {
     reduce(filling_.begin()->first);
+  }
+}
+
+void ReferenceSchedule::end_micro_batch() {
+  if (reduces_) {
+    reduce_all();
   }
   begun_.clear();
   ended_.clear();
@@ -339,6 +345,7 @@ std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
   ++event_;
   switch (event.kind) {
     case EventKind::begin_micro_batch:
+      reduces_ = event.reduces;
       train_.segment = std::min(train_.record.size() - 1, train_.order.size() - 1);
       train_.cursor = start_of(train_, train_.segment);
       break;
@@ -360,6 +367,7 @@ std::vector<Decision> ReferenceSchedule::decide(const Event& event) {
       end_eval();
       break;
     case EventKind::step_end:  // rule 8
+      reduce_all();
       sum_replicas();
       give_back_all();
       restart(train_);

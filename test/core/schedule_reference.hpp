@@ -73,6 +73,7 @@ class ReferenceSchedule {
   void end(UnitId unit, bool backward);
   void end_eval();
   void end_micro_batch();
+  void reduce_all();
   void sum_replicas();
   void reshard();
 
@@ -81,6 +82,7 @@ class ReferenceSchedule {
   Phase train_;
   Phase eval_;
   bool in_eval_ = false;
+  bool reduces_ = true;  ///< this micro-batch does
   std::map<BucketId, Held> held_;
   std::map<BucketId, SlotId> filling_;
   std::vector<std::deque<SlotId>> free_;

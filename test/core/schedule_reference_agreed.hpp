@@ -37,6 +37,7 @@ class AgreedReference {
     switch (event.kind) {
       case EventKind::begin_micro_batch:
         in_micro_batch_ = true;
+        reduces_ = event.reduces;
         break;
       case EventKind::end_micro_batch:
         end_micro_batch();
@@ -103,7 +104,8 @@ class AgreedReference {
   /// In this micro-batch: nothing is missing from its gradient, and it is not reduced yet.
   bool complete(BucketId bucket) const {
     const auto ended = count(ended_, bucket, Pass::backward);
-    return filling_.contains(bucket) && ended == count(begun_, bucket, Pass::backward) &&
+    return ended > 0 && filling_.contains(bucket) &&
+           ended == count(begun_, bucket, Pass::backward) &&
            ended >= count(begun_, bucket, Pass::forward);
   }
 
@@ -181,7 +183,8 @@ class AgreedReference {
       }
       const bool waited_for = std::any_of(next, order_.reduces.end(),
                                           [&](BucketId bucket) { return complete(bucket); });
-      const bool unused = !filling_.contains(*next) && count(begun_, *next, Pass::forward) == 0;
+      const bool unused =
+          count(begun_, *next, Pass::backward) == 0 && count(begun_, *next, Pass::forward) == 0;
       if (!all && !complete(*next) && !(unused && waited_for)) {
         return;
       }
@@ -287,7 +290,9 @@ class AgreedReference {
           record_.reduces.push_back(bucket);
         }
       }
-      reduce_in_order(false);
+      if (reduces_) {
+        reduce_in_order(false);
+      }
     }
     prefetch();
   }
@@ -334,8 +339,10 @@ class AgreedReference {
 
   void end_micro_batch() {
     gather_all();
-    relieve_zeros();
-    reduce_in_order(true);
+    if (reduces_) {
+      relieve_zeros();
+      reduce_in_order(true);
+    }
     record_micro_batch();
     begun_.clear();
     ended_.clear();
@@ -344,6 +351,11 @@ class AgreedReference {
   }
 
   void end_step() {
+    if (!reduces_) {  // the last micro-batch
+      reduce_in_order(true);
+      reduced_.clear();
+      reduces_ = true;
+    }
     for (const BucketId bucket : reduced_in_step_) {  // ascending
       if (plan_.replica_sum == ReplicaSum::at_step_end) {
         tell(Command::sum_replicas, bucket, no_slot, next_ticket_++);
@@ -374,6 +386,7 @@ class AgreedReference {
   std::vector<OpenUse> begun_;  ///< uses of training that began in this micro-batch
   std::vector<OpenUse> ended_;  ///< … and those that ended
   bool in_micro_batch_ = false;
+  bool reduces_ = true;  ///< this micro-batch does, or the last one did
   bool in_eval_ = false;
   Ticket next_ticket_ = 1;
   std::vector<Decision> told_;

@@ -18,6 +18,8 @@ void layer_backward(troupe::UnitId unit,
                     std::span<float> gradient,
                     bool accumulate);
 
+void forward_and_backward(troupe::Runtime& runtime, int batch);
+
 struct Context {
   troupe::World& world;
   troupe::Runtime& runtime;
@@ -25,4 +27,5 @@ struct Context {
   troupe::Options& options;
   troupe::AdamW& optimizer;
   troupe::UnitId block;
+  std::vector<int>& batch;
 };

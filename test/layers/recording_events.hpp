@@ -31,7 +31,9 @@ class RecordingEvents final : public LayerEvents {
     log.push_back(std::string("skip ") + (backward ? "backward " : "forward ") +
                   std::to_string(unit));
   }
-  void begin_micro_batch() override { log.emplace_back("micro_batch"); }
+  void begin_micro_batch(MicroBatchOptions options) override {
+    log.emplace_back(options.reduce ? "micro_batch" : "micro_batch without a reduce");
+  }
   void begin_eval() override { log.emplace_back("eval"); }
   void end_scope(ScopeId id) noexcept override { log.push_back("end " + name(id)); }
   void abandon_scope(ScopeId id) noexcept override { log.push_back("abandon " + name(id)); }

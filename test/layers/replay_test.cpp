@@ -176,7 +176,9 @@ class ScheduledEvents final : public LayerEvents {
     note(schedule.begin(unit, backward));
     note(schedule.end(unit, backward));
   }
-  void begin_micro_batch() override { note(schedule.begin_micro_batch()); }
+  void begin_micro_batch(MicroBatchOptions options) override {
+    note(schedule.begin_micro_batch(options.reduce));
+  }
   void begin_eval() override { note(schedule.begin_eval()); }
   void end_scope(ScopeId id) noexcept override {
     if (id.kind == ScopeKind::use) {

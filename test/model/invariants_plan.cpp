@@ -39,7 +39,7 @@ bool translate(const Sent& event, testing::Event& to) {
   const UnitId unit = event.unit;
   switch (event.event) {
     case TrainerEventKind::begin_micro_batch:
-      to = {.kind = Kind::begin_micro_batch};
+      to = {.kind = Kind::begin_micro_batch, .reduces = event.reduces};
       return true;
     case TrainerEventKind::end_micro_batch:
       to = {.kind = Kind::end_micro_batch};

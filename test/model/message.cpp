@@ -63,6 +63,7 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
     sent.backward = event->backward;
     sent.bucket = event->bucket;
     sent.changed = event->changed;
+    sent.reduces = event->reduces;
     sent.order = event->order;
   } else if (const auto* launch = as<Launch>(message)) {
     sent.kind = Kind::launch;
@@ -116,6 +117,8 @@ std::string to_string(const Sent& sent) {
               std::to_string(sent.unit);
     } else if (sent.event == TrainerEventKind::updated) {
       text += " " + std::to_string(sent.bucket) + (sent.changed ? "" : ", not changed");
+    } else if (sent.event == TrainerEventKind::begin_micro_batch) {
+      text += sent.reduces ? "" : ", without a reduce";
     }
   }
   if (sent.kind == Sent::Kind::launch) {

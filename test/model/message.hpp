@@ -41,6 +41,7 @@ struct Sent {
   bool backward = false;                                 ///< trainer_event, of a use
   BucketId bucket = no_bucket;                 ///< launch: whose; trainer_event `updated`: which
   bool changed = true;                         ///< trainer_event `updated`
+  bool reduces = true;                         ///< trainer_event `begin_micro_batch`
   Ticket ticket = 0;                           ///< of what is asked for, launched or over
   SlotId slot = no_slot;                       ///< gather; contribute, reduce: gradient slot
   bool again = false;                          ///< gather: within the smaller group

@@ -33,7 +33,7 @@ void draw_variant(Random& random, const Model& model, int ranks, Options& option
     options.mesh.replicate = ranks % 4 == 0 && random.percent(20) ? 4 : 2;
     options.sum_replicas_at_step_end = random.percent(40);
   }
-  options.free_full_gradients = !random.percent(20);
+  options.free_full_gradients = !random.percent(30);
   switch (variant) {
     case owner_broadcast:
       options.strategy = Strategy::owner_broadcast;
@@ -208,7 +208,7 @@ void make_room(Random& random,
   for (const StepProgram& step : steps) {
     for (const MicroBatchProgram& program : step) {
       counter.micro_batch(program);
-      const bool trains = program.empty() || program.front().kind != Op::outside;
+      const bool trains = opens_micro_batch(program);
       if (is_agreed(options) && trains) {
         count_zeros(program, plan, memory, zeros_max);
       }

@@ -136,16 +136,28 @@ void ModelTrainer::begin_micro_batch() {
     simulation_.enter_section(rank_);
   }
   const MicroBatchProgram& program = model_world_.steps[step_][batch_];
-  if (program.empty() || program.front().kind != Op::outside) {
-    micro_batch_.emplace(runtime_.micro_batch());
+  if (opens_micro_batch(program)) {
+    micro_batch_.emplace(runtime_.micro_batch({.reduce = reduces(program)}));
   }
   activations_ = std::make_shared<Activations>();
   in_batch_ = true;
 }
 
-/// Inside a micro-batch: before any gradient, and while nothing is open.
+/// Inside a micro-batch: before any gradient, with none left by those before it, and while nothing
+/// is open.
 bool ModelTrainer::may_update(const MicroBatchProgram& program) const {
-  const auto is_forward = [](const Op& op) { return op.kind == Op::forward; };
+  const auto is_forward = [](const Op& op) {
+    return op.kind == Op::forward || op.kind == Op::not_reduced;
+  };
+  const StepProgram& step = model_world_.steps[step_];
+  for (std::size_t before = batch_; before > 0; --before) {
+    if (opens_micro_batch(step[before - 1])) {
+      if (!reduces(step[before - 1])) {
+        return false;
+      }
+      break;
+    }
+  }
   return micro_batch_ && op_ > 0 && op_ == model_world_.update_before &&
          std::all_of(program.begin(), program.begin() + static_cast<std::ptrdiff_t>(op_),
                      is_forward);
@@ -237,6 +249,7 @@ void ModelTrainer::operation(const Op& op) {
       eval_.reset();
       break;
     case Op::outside:
+    case Op::not_reduced:
       break;
   }
 }

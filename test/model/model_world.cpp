@@ -41,6 +41,10 @@ std::string ModelWorld::text() const {
     text += " (rank " + std::to_string(fault.rank) + ", number " + std::to_string(fault.at) + ")";
   }
   text += ranks_differ() ? ", ranks leave units out" : "";
+  const auto accumulates = [](const StepProgram& step) {
+    return !std::ranges::all_of(step, [](const MicroBatchProgram& each) { return reduces(each); });
+  };
+  text += std::ranges::any_of(steps, accumulates) ? ", not each micro-batch reduces" : "";
   return second != nullptr ? text + "\n    second: " + second->text() : text;
 }
 
@@ -113,12 +117,16 @@ void draw_steps(Random& random, ModelWorld& world) {
   const bool ranks_differ = random.percent(disagreement ? 75 : 25);
   while (world.steps.size() < steps) {
     StepProgram program;
-    const std::size_t micro_batches = 1 + random.below(2);
+    const bool accumulates = !world.options.free_full_gradients && random.percent(75);
+    const std::size_t micro_batches = 1 + random.below(accumulates ? 4 : 2);
     for (std::size_t batch = 0; batch < micro_batches; ++batch) {
       if (random.percent(10)) {
         program.push_back(programs.eval_pass());
       }
       program.push_back(random_micro_batch(random, programs, world, ranks_differ));
+      if (accumulates && random.percent(60)) {
+        program.back().insert(program.back().begin(), {Op::not_reduced});
+      }
     }
     if (random.percent(10)) {
       program.push_back(programs.eval_pass());  // nothing waits for it but the update

@@ -146,8 +146,8 @@ class D4Trainer {
       bit <<= 1;
     }
   }
-  void micro_batch(float factor = 1.0F) {
-    const auto scope = runtime.micro_batch();
+  void micro_batch(float factor = 1.0F, bool reduce = true) {
+    const auto scope = runtime.micro_batch({.reduce = reduce});
     const auto units = static_cast<UnitId>(runtime.model().units().size());
     for (UnitId unit = 0; unit < units; ++unit) {
       forward(unit);

@@ -176,7 +176,7 @@ class ProgramRank {
       of_rank_0.micro_batch(program_of(program, 0));
       recorded = completed(recorded, of_rank_0.order_of_used(), order_);
       counter.micro_batch(program);
-      micro_batches += program.empty() || program.front().kind != Op::outside ? 1U : 0U;
+      micro_batches += opens_micro_batch(program) ? 1U : 0U;
     }
     if (agreed) {
       order_ = completed(recorded, order_, order_);

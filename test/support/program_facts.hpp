@@ -83,6 +83,7 @@ class ProgramCounter {
           in_eval = false;
           break;
         case Op::outside:
+        case Op::not_reduced:
           break;
       }
     }

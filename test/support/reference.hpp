@@ -2,10 +2,11 @@
 /// loops. A parameter is reduced when its backwards have caught up with its forwards
 /// (recomputations and eval not counted), else at the end of the micro-batch. Each reduce adds what
 /// the ranks have contributed since the last one, in rank order; the total adds the reduces in
-/// order. Divides once, updates. With several replicas (HSDP) each replica's ranks are added first,
-/// then the replicas, in order: of every reduce, or of the step's totals. Parameters of experts
-/// have a value for each expert and are added over the ranks that hold it. A rank that leaves a use
-/// out contributes zeros.
+/// order. A micro-batch that does not reduce leaves each rank's contributions for the next one to
+/// add to, or for the end of the step. Divides once, updates. With several replicas (HSDP) each
+/// replica's ranks are added first, then the replicas, in order: of every reduce, or of the step's
+/// totals. Parameters of experts have a value for each expert and are added over the ranks that
+/// hold it. A rank that leaves a use out contributes zeros.
 #pragma once
 
 #include "toy_model.hpp"
@@ -161,15 +162,20 @@ class Reference {
     std::vector<Gradients> of_replicas(static_cast<std::size_t>(order_.replicas), zeros());
     const std::size_t shard = static_cast<std::size_t>(ranks_ / order_.replicas);
     float loss = 0.0F;
-    for (std::size_t batch = 0; batch < program.size(); ++batch) {
-      std::vector<Contributions> of_ranks;
+    std::vector<Contributions> of_ranks;  // not reduced yet
+    for (std::size_t batch = 0; batch <= program.size(); ++batch) {
+      const bool ends = batch == program.size();  // reduces what is left
       float batch_loss = 0.0F;
-      for (int rank = 0; rank < ranks_; ++rank) {
-        of_ranks.emplace_back(model_.parameters().size());
+      of_ranks.resize(static_cast<std::size_t>(ranks_), Contributions(model_.parameters().size()));
+      for (int rank = 0; rank < ranks_ && !ends; ++rank) {
         const Data data{rank, step, static_cast<int>(batch)};
-        batch_loss = batch_loss + run(program[batch], data, of_ranks.back());
+        batch_loss =
+            batch_loss + run(program[batch], data, of_ranks[static_cast<std::size_t>(rank)]);
       }
       loss = loss + batch_loss;
+      if (!ends && (!opens_micro_batch(program[batch]) || !reduces(program[batch]))) {
+        continue;
+      }
       for (std::size_t c = 0; c < copies_.size(); ++c) {
         std::size_t reduces = 0;
         for (const Contributions& each : of_ranks) {
@@ -193,6 +199,7 @@ class Reference {
           }
         }
       }
+      of_ranks.clear();
     }
     if (order_.at_step_end) {
       total = of_replicas[0];
@@ -221,6 +228,9 @@ class Reference {
     bool in_backward = false;
     std::vector<Op> open;
     std::vector<Progress> progress(model_.parameters().size());
+    for (ParameterId parameter = 0; parameter < progress.size(); ++parameter) {
+      progress[parameter].filling = !own[parameter].empty();  // by the micro-batches before
+    }
     float loss = 0.0F;
     for (const Op& op : program) {
       const bool absent = op.absent(data.rank);
@@ -241,7 +251,7 @@ class Reference {
           break;
         case Op::end:
           if (open.back().kind == Op::begin_backward) {
-            end_backward(open.back(), progress);
+            end_backward(open.back(), progress, reduces(program));
           }
           open.pop_back();
           break;
@@ -253,12 +263,13 @@ class Reference {
           in_eval = false;
           break;
         case Op::outside:
+        case Op::not_reduced:
           break;
       }
       if (op.kind == Op::begin_forward || op.kind == Op::begin_backward) {
         open.push_back(op);
       } else if (op.kind == Op::backward) {
-        end_backward(op, progress);
+        end_backward(op, progress, reduces(program));
       }
     }
     return loss;
@@ -311,13 +322,13 @@ class Reference {
     }
   }
 
-  void end_backward(const Op& op, std::vector<Progress>& progress) const {
+  void end_backward(const Op& op, std::vector<Progress>& progress, bool reduced) const {
     for (const UnitParameter& each : model_.units()[op.unit].parameters) {
       Progress& at = progress[each.parameter];
       --at.backwards_open;
       ++at.backwards_ended;
       if (at.backwards_open == 0 && at.backwards_ended >= at.forwards) {
-        at.filling = order_.once && at.filling;
+        at.filling = (order_.once || !reduced) && at.filling;
       }
     }
   }

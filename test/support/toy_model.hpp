@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::test {
@@ -84,7 +85,8 @@ struct Op {
     end,  ///< of the use begun last
     begin_eval,
     end_eval,
-    outside  ///< as the first op: no micro-batch is opened for the program (an eval pass)
+    outside,     ///< as the first op: no micro-batch is opened for the program (an eval pass)
+    not_reduced  ///< as the first op: the micro-batch does not reduce
   } kind = forward;
   std::size_t unit = 0;
   std::uint32_t untouched = 0;       ///< a backward contributes nothing to these parameters …
@@ -98,6 +100,13 @@ struct Op {
 };
 using MicroBatchProgram = std::vector<Op>;
 using StepProgram = std::vector<MicroBatchProgram>;
+
+inline bool opens_micro_batch(const MicroBatchProgram& program) {
+  return program.empty() || program.front().kind != Op::outside;
+}
+inline bool reduces(const MicroBatchProgram& program) {
+  return program.empty() || program.front().kind != Op::not_reduced;
+}
 
 /// Units in order forward, then reversed backward.
 inline MicroBatchProgram plain_micro_batch(std::size_t units) {
@@ -113,6 +122,18 @@ inline MicroBatchProgram plain_micro_batch(std::size_t units) {
 
 inline StepProgram plain_step(std::size_t units, int micro_batches) {
   return StepProgram(static_cast<std::size_t>(micro_batches), plain_micro_batch(units));
+}
+
+/// A micro-batch for each letter: "r" reduces, "-" does not.
+inline StepProgram accumulating_step(std::size_t units, std::string_view pattern) {
+  StepProgram step;
+  for (const char letter : pattern) {
+    MicroBatchProgram& program = step.emplace_back(plain_micro_batch(units));
+    if (letter == '-') {
+      program.insert(program.begin(), {Op::not_reduced});
+    }
+  }
+  return step;
 }
 
 /// Units of the given parameter sizes: names "u0", parameters "p0", "p1", …

@@ -52,8 +52,8 @@ struct ToyTrainer {
   /// One micro-batch; returns this rank's last forward state.
   float micro_batch(const MicroBatchProgram& program, const Data& data) {
     std::optional<MicroBatch> scope;
-    if (program.empty() || program.front().kind != Op::outside) {
-      scope.emplace(runtime.micro_batch());
+    if (opens_micro_batch(program)) {
+      scope.emplace(runtime.micro_batch({.reduce = reduces(program)}));
     }
     auto activations = std::make_shared<Activations>();
     auto eval_activations = std::make_shared<Activations>();
@@ -101,6 +101,7 @@ struct ToyTrainer {
           eval.reset();
           break;
         case Op::outside:
+        case Op::not_reduced:
           break;
       }
       if (pause) {
