@@ -21,6 +21,7 @@
 #include <vector>
 
 namespace troupe {
+struct Connect;
 struct RegisterRuntime;
 struct UnregisterRuntime;
 
@@ -43,9 +44,14 @@ using CommActor = caf::typed_actor<caf::reacts_to<Launch>,
 using SchedulerActor = caf::typed_actor<caf::reacts_to<TrainerEvent>, caf::reacts_to<Stop>>;
 using SupervisorActor = caf::typed_actor<caf::reacts_to<Failed>,
                                          caf::reacts_to<PeerFailed>,
+                                         caf::reacts_to<Connect>,
                                          caf::reacts_to<RegisterRuntime>,
                                          caf::reacts_to<UnregisterRuntime>>;
 
+/// To the supervisor of a new epoch: those of the other ranks.
+struct Connect {
+  std::vector<SupervisorActor> peers;
+};
 /// To the supervisor: whom to stop besides the comm actor.
 struct RegisterRuntime {
   std::uint32_t runtime = 0;
@@ -74,6 +80,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StreamDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Completed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Connect)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterRuntime)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UnregisterRuntime)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Tick)

@@ -9,6 +9,7 @@
 ///     comm      → bucket      Completed
 ///     anyone    → supervisor  Failed; supervisor → peers' supervisors PeerFailed
 ///     supervisor → all        Stop
+///     trainer   → supervisor  Connect, in a new epoch
 ///
 /// Plain values; pointers in them are to memory that outlives the actors of the rank.
 #pragma once

@@ -99,36 +99,74 @@ struct RankActors::Impl {
 };
 
 RankActors::RankActors(ActorSystem& system, RankConfig config)
-    : impl_(std::make_unique<Impl>(system.impl(), std::move(config))) {}
+    : system_(system), impl_(std::make_unique<Impl>(system.impl(), std::move(config))) {}
 
 RankActors::~RankActors() {
+  if (!end()) {
+    if (impl_->state.config.log) {
+      impl_->state.config.log("rank " + std::to_string(impl_->state.config.rank) +
+                              ": its actors did not end; leaving them");
+    }
+    // Freeing what they use would be worse.
+    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
+  }
+}
+
+bool RankActors::end() {
   Impl& impl = *impl_;
+  if (!impl.supervisor) {
+    return true;
+  }
   post_exit(impl.supervisor, &impl.unit);
   post_exit(impl.comm, &impl.unit);
   impl.unit.drain();
   const auto ended = [&] { return impl.state.alive.load() == 0; };
   if (!impl.state.config.waiter->wait(ended, impl.state.config.clock->now() + actor_exit_limit)) {
-    if (impl.state.config.log) {
-      impl.state.config.log("rank " + std::to_string(impl.state.config.rank) +
-                            ": its actors did not end; leaving them");
-    }
-    // Freeing what they use would be worse.
-    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
-    return;
+    return false;
+  }
+  if (impl.home) {
+    impl.home->join();  // before the handles go: its ticks use them
   }
   impl.supervisor = nullptr;
   impl.comm = nullptr;
-  if (impl.home) {
-    impl.home->join();
+  return true;
+}
+
+void RankActors::renew(const std::array<Communicator*, channel_count>& communicators) {
+  RankConfig config = impl_->state.config;
+  for (std::size_t channel = 0; channel < channel_count; ++channel) {
+    config.queues[channel].communicator = communicators[channel];
   }
+  auto renewed = std::make_unique<Impl>(system_.impl(), std::move(config));
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    renewed->state.launches[op].store(impl_->state.launches[op].load());
+    renewed->state.bytes_sent[op].store(impl_->state.bytes_sent[op].load());
+  }
+  impl_ = std::move(renewed);
+  next_ticket_ = 1;
+}
+
+void RankActors::reconnect() {
+  Connect message;
+  for (const RankActors* peer : peers_) {
+    message.peers.push_back(peer->impl_->supervisor);
+  }
+  impl_->tell(impl_->supervisor, std::move(message));
+}
+
+void RankActors::fail_for_good(Failure failure) {
+  fail(failure);
+  for_good_ = std::move(failure);
 }
 
 void RankActors::connect(const std::vector<RankActors*>& ranks) {
   for (RankActors* rank : ranks) {
     std::vector<SupervisorActor> peers;
+    rank->peers_.clear();
     for (RankActors* peer : ranks) {
       if (peer != rank) {
         peers.push_back(peer->impl_->supervisor);
+        rank->peers_.push_back(peer);
       }
     }
     rank->impl_->connect(std::move(peers));
@@ -206,6 +244,9 @@ void RankActors::wait(Ticket ticket, FunctionRef<bool()> done, const char* what,
 }
 
 void RankActors::fail(Failure failure) {
+  if (!impl_->supervisor) {
+    return;  // ended after a failure, which stands
+  }
   impl_->tell(impl_->supervisor, Failed{std::move(failure)});
   RankState& state = impl_->state;
   // The supervisor may be at work on another thread; it never blocks.
@@ -227,6 +268,9 @@ void RankActors::fail_and_throw(const Failure& failure) {
 }
 
 void RankActors::tick() {
+  if (!impl_->comm) {
+    return;  // between two epochs
+  }
   post(impl_->comm, Tick{}, nullptr);
 }
 
@@ -236,16 +280,21 @@ bool RankActors::failed() const {
 
 void RankActors::throw_if_failed() const {
   if (impl_->state.failed.load()) {
-    throw Error(impl_->state.failure);
+    throw Error(for_good_ ? *for_good_ : impl_->state.failure);
+  }
+}
+
+void RankActors::throw_if_failed_for_good() const {
+  if (for_good_) {
+    throw Error(*for_good_);
   }
 }
 
 struct RuntimeActors::Impl {
   Impl(RankActors& owner, SlotTable& slot_table, std::size_t bucket_count)
-      : rank(owner), shared(owner.impl()), table(slot_table), words(bucket_count) {}
+      : rank(owner), table(slot_table), words(bucket_count) {}
 
   RankActors& rank;
-  RankActors::Impl& shared;
   SlotTable& table;
   RuntimeWords words;
   SchedulerActor scheduler;
@@ -259,7 +308,7 @@ RuntimeActors::RuntimeActors(RankActors& rank,
                              std::vector<BucketSetup> buckets,
                              SlotTable& table)
     : impl_(std::make_unique<Impl>(rank, table, buckets.size())) {
-  RankActors::Impl& shared = impl_->shared;
+  RankActors::Impl& shared = rank.impl();
   impl_->id = ++shared.runtimes;
   setup.runtime = impl_->id;
   for (BucketSetup& bucket : buckets) {
@@ -275,7 +324,21 @@ RuntimeActors::RuntimeActors(RankActors& rank,
 }
 
 RuntimeActors::~RuntimeActors() {
-  RankActors::Impl& shared = impl_->shared;
+  if (!end()) {
+    const RankConfig& config = impl_->rank.config();
+    if (config.log) {
+      config.log("rank " + std::to_string(config.rank) +
+                 ": a runtime's actors did not end; leaving them");
+    }
+    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
+  }
+}
+
+bool RuntimeActors::end() {
+  if (!impl_->scheduler) {
+    return true;
+  }
+  RankActors::Impl& shared = impl_->rank.impl();
   shared.tell(shared.supervisor, UnregisterRuntime{impl_->id});
   post_exit(impl_->scheduler, &shared.unit);
   for (const BucketActor& bucket : impl_->buckets) {
@@ -285,12 +348,11 @@ RuntimeActors::~RuntimeActors() {
   const auto ended = [&] { return impl_->words.alive.load() == 0; };
   const RankConfig& config = shared.state.config;
   if (!config.waiter->wait(ended, config.clock->now() + actor_exit_limit)) {
-    if (config.log) {
-      config.log("rank " + std::to_string(config.rank) +
-                 ": a runtime's actors did not end; leaving them");
-    }
-    static_cast<void>(impl_.release());  // NOLINT(bugprone-unused-return-value)
+    return false;
   }
+  impl_->scheduler = nullptr;
+  impl_->buckets.clear();
+  return true;
 }
 
 std::uint32_t RuntimeActors::id() const {
@@ -298,25 +360,25 @@ std::uint32_t RuntimeActors::id() const {
 }
 
 const Answer& RuntimeActors::ask(TrainerEvent event) {
-  RankState& state = impl_->shared.state;
+  RankState& state = impl_->rank.state();
   impl_->rank.throw_if_failed();
   event.sequence = ++impl_->sequence;
   event.next_ticket = impl_->rank.next_ticket();
   const TrainerEventKind kind = event.kind;
-  impl_->shared.tell(impl_->scheduler, std::move(event));
+  impl_->rank.impl().tell(impl_->scheduler, std::move(event));
   const auto handled = [&] { return impl_->words.handled.load() == impl_->sequence; };
   if (!handled()) {  // it happens to run on another thread
     impl_->rank.wait(0, handled, to_string(kind));
   }
   if (state.failed.load() && kind != TrainerEventKind::abandon_use) {
-    throw Error(state.failure);  // a stopped scheduler answers, too
+    impl_->rank.throw_if_failed();  // a stopped scheduler answers, too
   }
   impl_->rank.set_next_ticket(impl_->words.answer.next_ticket);
   return impl_->words.answer;
 }
 
 bool RuntimeActors::quiesce(Duration limit) {
-  const RankConfig& config = impl_->shared.state.config;
+  const RankConfig& config = impl_->rank.config();
   const auto quiet = [&] {
     return impl_->words.handled.load() == impl_->sequence &&
            impl_->words.answered.load() == impl_->words.requested.load();

@@ -12,8 +12,10 @@
 #include "troupe/actors/runtime_setup.hpp"
 #include "troupe/core/schedule.hpp"
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace troupe {
@@ -60,6 +62,19 @@ class RankActors {
   /// Introduces the ranks of a process to each other, before the first call of any.
   static void connect(const std::vector<RankActors*>& ranks);
 
+  // After a failure, in this order; see [Note: epochs] in comm/fabric.hpp.
+
+  /// Ends the actors, those of every runtime having ended. Calls go on throwing the failure. False
+  /// if they do not end in time: then they are left alone.
+  bool end();
+  /// New actors on the communicators of a new epoch; its first ticket is 1. What was launched and
+  /// sent stays counted.
+  void renew(const std::array<Communicator*, channel_count>& communicators);
+  /// Once all ranks have renewed theirs: introduces this one to them again.
+  void reconnect();
+  /// From now on calls throw `failure`, whatever came first.
+  void fail_for_good(Failure failure);
+
   const RankConfig& config() const;
   RankState& state();
 
@@ -85,6 +100,7 @@ class RankActors {
   [[noreturn]] void fail_and_throw(const Failure& failure);
   bool failed() const;
   void throw_if_failed() const;
+  void throw_if_failed_for_good() const;
   /// Waits until the comm actor has heard of the end of everything launched, so that the streams
   /// may be stopped. False if the limit passes.
   bool quiesce(Duration limit);
@@ -97,7 +113,10 @@ class RankActors {
   Impl& impl() { return *impl_; }
 
  private:
+  ActorSystem& system_;
   std::unique_ptr<Impl> impl_;
+  std::vector<RankActors*> peers_;
+  std::optional<Failure> for_good_;
   Ticket next_ticket_ = 1;
   Duration waited_{};
 };
@@ -111,6 +130,8 @@ class RuntimeActors {
                 SlotTable& table);
   /// Ends the actors; `quiesce` was called before.
   ~RuntimeActors();
+  /// The same, ahead of time: before those of the rank are renewed. False if they do not end.
+  bool end();
   RuntimeActors(const RuntimeActors&) = delete;
   RuntimeActors& operator=(const RuntimeActors&) = delete;
 

@@ -244,12 +244,14 @@ void Scheduler::abandon(const TrainerEvent& event) {
 
 void Scheduler::hold_unsharded(std::int64_t change) {
   DeviceCounters& counters = state_.config.device->counters();
+  held_unsharded_ += change;
   hold(TraceCounter::unsharded_bytes, counters.unsharded_bytes, counters.unsharded_bytes_peak,
        change);
 }
 
 void Scheduler::hold_gradient(std::int64_t change) {
   DeviceCounters& counters = state_.config.device->counters();
+  held_gradient_ += change;
   hold(TraceCounter::gradient_bytes, counters.gradient_bytes, counters.gradient_bytes_peak, change);
 }
 
@@ -267,6 +269,8 @@ void Scheduler::hold(TraceCounter counter,
 }
 
 void Scheduler::on_exit() {
+  hold_unsharded(-held_unsharded_);
+  hold_gradient(-held_gradient_);
   buckets_.clear();
   Routed::on_exit();
 }

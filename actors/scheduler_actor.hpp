@@ -55,6 +55,8 @@ class Scheduler final : public Routed<SchedulerActor> {
   std::vector<SlotId> gradient_slots_;   ///< per bucket; no_slot: not filling
   std::vector<Ranges> unwritten_;        ///< per bucket, of a gradient being filled
   std::vector<std::uint32_t> reduces_;   ///< per bucket, in this step
+  std::int64_t held_unsharded_ = 0;      ///< bytes, of what the device's counters hold
+  std::int64_t held_gradient_ = 0;
   bool stopped_ = false;
 };
 

@@ -22,6 +22,7 @@ Supervisor::behavior_type Supervisor::make_behavior() {
   return {
       [this](const Failed& message) { fail(message.failure, true); },
       [this](const PeerFailed& message) { fail(message.failure, false); },
+      [this](const Connect& message) { peers_ = message.peers; },
       [this](const RegisterRuntime& runtime) {
         runtimes_.push_back(runtime);
         if (state_.failed.load()) {

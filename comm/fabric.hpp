@@ -1,11 +1,25 @@
 /// What connects the ranks of a world: makes their communicators and knows the first failure.
 /// `LocalWorld` connects threads of one process; simulated and networked worlds are others.
 ///
+/// [Note: epochs] After a failure all communicators are unusable, and the first failure stands:
+/// that was epoch 1. The world goes on in epoch 2, with new communicators and no failure, when all
+/// ranks agree on it, which they do at the rendezvous: it has nothing to do with communicators, and
+/// no failure reaches it. So:
+///
+///     1. each rank ends what it has under way in the old epoch
+///     2. a meeting: all ranks have done so, and say whether they can go on
+///     3. `renew(2)`, then `communicator` for each of the new ones
+///     4. a meeting: all ranks are ready for the first collective
+///
+/// A rank that does not come, or cannot go on, ends the world with `end`.
+///
 /// Thread rules: any thread.
 #pragma once
 
 #include "troupe/comm/communicator.hpp"
+#include "troupe/comm/rendezvous.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +48,15 @@ class Fabric {
   /// Rank `rank` takes part in nothing any more (its trainer has returned): a collective that waits
   /// for it fails with peer_failed and `text`; those already complete are not affected.
   virtual void leave(int rank, std::string text) = 0;
+
+  // [Note: epochs]
+
+  virtual Rendezvous& rendezvous() = 0;
+  /// The world is in epoch `epoch`, the next one, from the first such call on; later ones with the
+  /// same number change nothing. Communicators of the old one are gone by then.
+  virtual void renew(std::uint64_t epoch) = 0;
+  /// The world has failed for good: `failure` stands instead of the first one.
+  virtual void end(const Failure& failure) = 0;
 };
 
 }  // namespace troupe

@@ -16,6 +16,8 @@ class FirstFailure {
   /// Reports `failure` and returns the first one reported, which may be another.
   Failure report(Failure failure);
   std::optional<Failure> get() const;
+  /// `failure` stands instead of the first one: the world could not go on after that.
+  void supersede(Failure failure);
 
  private:
   std::atomic<bool> failed_{false};  // changed under mutex_

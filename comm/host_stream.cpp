@@ -276,6 +276,25 @@ void HostStream::fail(Failure failure) {
   }
 }
 
+/// The worker touches no item any more once the queue is empty, and takes the lock before the next.
+Result<void> HostStream::recover() {
+  const std::lock_guard lock(mutex_);
+  if (drained_ || stopping_.load(std::memory_order_acquire)) {
+    return Failure{.code = ErrorCode::device,
+                   .text = "stream '" + name_ + "' was stopped and cannot be used again"};
+  }
+  if (!queue_.empty()) {
+    return Failure{.code = ErrorCode::device,
+                   .text = "stream '" + name_ + "' still has work, so it cannot be recovered"};
+  }
+  if (failure_) {
+    reached_.store(issued_.load(std::memory_order_relaxed), std::memory_order_release);
+    failure_.reset();
+    failed_.store(false, std::memory_order_release);
+  }
+  return {};
+}
+
 // ---- ending -------------------------------------------------------------------------------------
 
 void HostStream::stop() {

@@ -41,8 +41,6 @@ class HostStream final : public Stream, public Wakeable {
   /// it became the head or since the last notification. If no stream is ready, only the clock can
   /// change anything (deadlines). A step that ends blocked may have made another stream ready.
   bool ready() const;
-  /// Whether nothing is left to do: no operation (running, blocked or queued), no notification.
-  bool idle() const;
   /// Stops the stream as the device's destructor does: an operation under way is awaited, the rest
   /// is dropped, and the stream has failed ("stream 'x' was stopped"). What is issued later is
   /// dropped at once. Idempotent. On the worker itself it only asks the worker to stop.
@@ -61,6 +59,8 @@ class HostStream final : public Stream, public Wakeable {
   void notify(std::function<void(const StreamReport&)> callback) override;
   void subscribe(Wakeable& waiter) override;
   std::optional<Failure> failure() const override;
+  bool idle() const override;
+  Result<void> recover() override;
 
   // Wakeable: try the head operation again. Any thread; takes no lock.
   void notify() override;

@@ -26,6 +26,11 @@ class LocalWorld::State {
         clock_(clock),
         one_mover_bytes_max_(one_mover_bytes_max) {}
 
+  /// The same world without ranks that have met or failed.
+  std::shared_ptr<State> next() const {
+    return std::make_shared<State>(world_size_, timeout_, clock_, one_mover_bytes_max_);
+  }
+
   int world_size() const { return world_size_; }
   Duration timeout() const { return timeout_; }
   std::int64_t one_mover_bytes_max() const { return one_mover_bytes_max_; }
@@ -298,40 +303,55 @@ LocalWorld::LocalWorld(int world_size,
                        Duration timeout,
                        const Clock& clock,
                        std::int64_t one_mover_bytes_max)
-    : state_(std::make_shared<State>(world_size, timeout, clock, one_mover_bytes_max)) {}
+    : rendezvous_(world_size),
+      state_(std::make_shared<State>(world_size, timeout, clock, one_mover_bytes_max)) {}
 
 LocalWorld::~LocalWorld() = default;
 
+std::shared_ptr<LocalWorld::State> LocalWorld::current() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
 int LocalWorld::world_size() const {
-  return state_->world_size();
+  return current()->world_size();
 }
 
 std::unique_ptr<Communicator> LocalWorld::communicator(int rank,
                                                        std::vector<int> ranks,
                                                        int channel) {
+  const std::shared_ptr<State> state = current();
   const bool ascending =
       std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) == ranks.end();
-  if (ranks.empty() || !ascending || ranks.front() < 0 || ranks.back() >= state_->world_size() ||
+  if (ranks.empty() || !ascending || ranks.front() < 0 || ranks.back() >= state->world_size() ||
       !std::ranges::binary_search(ranks, rank)) {
     throw Error({.code = ErrorCode::bad_configuration,
                  .text = "the group of rank " + std::to_string(rank) + " in a world of " +
-                         std::to_string(state_->world_size()) +
+                         std::to_string(state->world_size()) +
                          " is not an ascending list of ranks that includes it"});
   }
-  LocalGroup& group = state_->group(ranks, channel);
-  return std::make_unique<Endpoint>(state_, group, group.member_of(rank));
+  LocalGroup& group = state->group(ranks, channel);
+  return std::make_unique<Endpoint>(state, group, group.member_of(rank));
 }
 
 void LocalWorld::abort(const Failure& failure) {
-  state_->abort(failure);
+  current()->abort(failure);
 }
 
 void LocalWorld::leave(int rank, std::string text) {
-  state_->leave(rank, std::move(text));
+  current()->leave(rank, std::move(text));
+}
+
+void LocalWorld::renew(std::uint64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  if (epoch_ < epoch) {
+    epoch_ = epoch;
+    state_ = state_->next();
+  }
 }
 
 FirstFailure& LocalWorld::first_failure() {
-  return state_->first_failure();
+  return current()->first_failure();
 }
 
 }  // namespace troupe

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,10 @@ class LocalWorld final : public Fabric {
   Failure report(Failure failure) override { return first_failure().report(std::move(failure)); }
   void abort(const Failure& failure) override;
   void leave(int rank, std::string text) override;
-  /// To look at; `abort` is what ends collectives.
+  Rendezvous& rendezvous() override { return rendezvous_; }
+  void renew(std::uint64_t epoch) override;
+  void end(const Failure& failure) override { first_failure().supersede(failure); }
+  /// To look at; `abort` is what ends collectives. Of the current epoch.
   FirstFailure& first_failure();
 
  private:
@@ -61,7 +65,12 @@ class LocalWorld final : public Fabric {
   class Operation;
   class Endpoint;
 
-  std::shared_ptr<State> state_;
+  std::shared_ptr<State> current() const;
+
+  Rendezvous rendezvous_;
+  mutable std::mutex mutex_;      // guards what follows
+  std::shared_ptr<State> state_;  // of the current epoch; what was under way in an old one keeps it
+  std::uint64_t epoch_ = 1;
 };
 
 }  // namespace troupe

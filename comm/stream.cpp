@@ -20,6 +20,8 @@ class CallerStream final : public Stream {
   }
   void subscribe(Wakeable& /*waiter*/) override {}
   std::optional<Failure> failure() const override { return std::nullopt; }
+  bool idle() const override { return true; }
+  Result<void> recover() override { return {}; }
 
  private:
   [[noreturn]] static void refuse(const std::string& what) {

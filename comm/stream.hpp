@@ -66,8 +66,15 @@ class Stream {
   /// `waiter` is notified whenever this stream makes progress or fails. Before first use only;
   /// `waiter` outlives the stream.
   virtual void subscribe(Wakeable& waiter) = 0;
-  /// The first failure of an operation on this stream, if any.
+  /// The first failure of an operation on this stream, if any, since it was recovered.
   virtual std::optional<Failure> failure() const = 0;
+  /// Whether nothing is left to do: no operation (running, blocked or queued), no notification.
+  virtual bool idle() const = 0;
+  /// Makes a stream that has failed usable again, once it is idle: what stood behind the failure
+  /// was dropped. From then on every event recorded so far counts as done, whatever became of it.
+  /// Changes nothing where nothing has failed. A failure (device) if the stream is not idle or
+  /// cannot be used again.
+  virtual Result<void> recover() = 0;
 };
 
 inline bool Event::done() const {

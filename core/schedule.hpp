@@ -162,6 +162,21 @@ struct ScheduleCounters {
   std::uint64_t evictions = 0;
   std::uint64_t evicted_unused = 0;    ///< dropped, by a step end too, before any use
   std::uint64_t releases_ignored = 0;  ///< ends without a begin
+
+  ScheduleCounters& operator+=(const ScheduleCounters& other) {
+    uses += other.uses;
+    hits += other.hits;
+    prefetch_hits += other.prefetch_hits;
+    misses += other.misses;
+    gathers += other.gathers;
+    regathers += other.regathers;
+    reduces += other.reduces;
+    zero_reduces += other.zero_reduces;
+    evictions += other.evictions;
+    evicted_unused += other.evicted_unused;
+    releases_ignored += other.releases_ignored;
+    return *this;
+  }
 };
 
 class Schedule {

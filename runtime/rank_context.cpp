@@ -28,9 +28,7 @@ RankContext::RankContext(RankEnvironment environment) : environment_(std::move(e
     };
   }
   Fabric& fabric = *environment_.fabric;
-  const std::vector<int> ranks = all_ranks(fabric.world_size());
-  gather_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::gather));
-  reduce_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::reduce));
+  make_communicators();
   RankConfig config;
   config.rank = rank();
   config.world_size = fabric.world_size();
@@ -58,6 +56,13 @@ RankContext::RankContext(RankEnvironment environment) : environment_(std::move(e
   }
   actors_ = std::make_unique<RankActors>(*environment_.actors, std::move(config));
   compute_log_ = std::make_unique<ComputeLog>(*actors_);
+}
+
+void RankContext::make_communicators() {
+  Fabric& fabric = *environment_.fabric;
+  const std::vector<int> ranks = all_ranks(fabric.world_size());
+  gather_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::gather));
+  reduce_communicator_ = fabric.communicator(rank(), ranks, static_cast<int>(Channel::reduce));
 }
 
 RankContext::~RankContext() {
@@ -97,7 +102,7 @@ void RankContext::warn(const std::string& text) const {
   }
 }
 
-RankContext::Call::Call(RankContext& context, const char* what) : context_(context) {
+RankContext::Turn::Turn(RankContext& context, const char* what) : context_(context) {
   const char* other = nullptr;
   if (!context.calling_.compare_exchange_strong(other, what)) {
     throw Error({.code = ErrorCode::misuse,
@@ -106,17 +111,15 @@ RankContext::Call::Call(RankContext& context, const char* what) : context_(conte
                          " is under way on another thread; the calls of a rank form one sequence",
                  .rank = context.rank()});
   }
-  try {
-    context.report_abandoned();
-    context.actors_->throw_if_failed();
-  } catch (...) {
-    context.calling_.store(nullptr);
-    throw;
-  }
 }
 
-RankContext::Call::~Call() {
+RankContext::Turn::~Turn() {
   context_.calling_.store(nullptr);
+}
+
+RankContext::Call::Call(RankContext& context, const char* what) : turn_(context, what) {
+  context.report_abandoned();
+  context.actors_->throw_if_failed();
 }
 
 void RankContext::abandon(std::string place) {
@@ -155,6 +158,8 @@ void RankContext::run(const std::function<void(World&)>& body) {
     body_failed(
         {.code = ErrorCode::peer_failed, .text = "an exception that is not a std::exception"});
   }
+  environment_.fabric->rendezvous().leave(
+      rank(), "rank " + std::to_string(rank()) + " has left the world by an exception");
   remains_.clear();
 }
 
@@ -166,8 +171,10 @@ void RankContext::body_failed(Failure failure) {
 
 void RankContext::body_returned() {
   report_abandoned();
-  environment_.fabric->leave(rank(), "rank " + std::to_string(rank()) +
-                                         " has left the world after step " + std::to_string(steps));
+  const std::string text =
+      "rank " + std::to_string(rank()) + " has left the world after step " + std::to_string(steps);
+  environment_.fabric->leave(rank(), text);
+  environment_.fabric->rendezvous().leave(rank(), text);
 }
 
 void RankContext::leave_behind(std::shared_ptr<void> remains) {

@@ -10,6 +10,7 @@
 #include "troupe/comm/fabric.hpp"
 #include "troupe/core/trace.hpp"
 #include "troupe/runtime/compute_log.hpp"
+#include "troupe/runtime/rank_statement.hpp"
 #include "troupe/runtime/world.hpp"
 
 #include <array>
@@ -17,10 +18,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace troupe {
+
+class RuntimeImpl;
 
 struct RankEnvironment {
   int rank = 0;
@@ -58,17 +62,26 @@ class RankContext {
   void log(const std::string& text) const;
   void warn(const std::string& text) const;
 
+  /// This rank's turn in its sequence of calls. Throws if another call is under way.
+  class [[nodiscard]] Turn {
+   public:
+    Turn(RankContext& context, const char* what);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    RankContext& context_;
+  };
+
   /// One call of the trainer. Throws if another is under way, if an abandoned scope has ended the
   /// rank, or if the world has failed.
   class [[nodiscard]] Call {
    public:
     Call(RankContext& context, const char* what);
-    ~Call();
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
 
    private:
-    RankContext& context_;
+    Turn turn_;
   };
 
   /// An exception is unwinding a scope at `place` ("forward of unit 2 'L2'"): the rank is finished,
@@ -84,14 +97,43 @@ class RankContext {
   void body_failed(Failure failure);
   /// Keeps what a runtime that is unwound has left until the failure is known everywhere.
   void leave_behind(std::shared_ptr<void> remains);
+
+  /// All of the rank that exist, in the order of construction.
+  void add(RuntimeImpl& runtime) { runtimes_.push_back(&runtime); }
+  void remove(RuntimeImpl& runtime) { std::erase(runtimes_, &runtime); }
+  /// `Runtime::abort_step`, for all runtimes of the rank; in rank_renewal.cpp. `step`: the one
+  /// given up, for messages.
+  void abort_step(std::uint64_t step, const std::string& reason);
+
+  /// An update of one of the runtimes is complete.
+  void note_update();
+
   /// For messages: steps that the runtimes of this rank have finished.
   std::uint64_t steps = 0;
 
  private:
   void report(Failure failure);
   void body_returned();
+  void make_communicators();
+  std::array<Communicator*, channel_count> communicators() const {
+    return {gather_communicator_.get(), reduce_communicator_.get()};
+  }
+
+  void refuse_open_scopes() const;
+  void fail_world(std::uint64_t step, const std::string& reason);
+  RankStatement settle();
+  std::string refusal();
+  bool await(FunctionRef<bool()> ready, TimePoint deadline) const;
+  Rendezvous::Words meet(std::uint64_t meeting, const std::string& word, const char* what);
+  Failure absence(const Rendezvous::Absence& absent, Duration waited, const char* what) const;
+  std::string because() const;
+  [[noreturn]] void fail_for_good(Failure failure);
+  void rebuild(std::span<const RankStatement> statements);
 
   RankEnvironment environment_;
+  std::uint64_t epoch_ = 1;    ///< [Note: epochs] in comm/fabric.hpp
+  std::uint64_t updates_ = 0;  ///< of all runtimes
+  std::vector<RuntimeImpl*> runtimes_;
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
   /// Besides the world's: gathers and reduces of each group.

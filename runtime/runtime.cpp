@@ -64,6 +64,11 @@ Buffer RuntimeImpl::gather_whole(BucketId bucket, float* own) {
   return whole;
 }
 
+ScheduleCounters RuntimeImpl::schedule() const {
+  ScheduleCounters sum = schedule_before_;
+  return sum += actors_->counters();
+}
+
 Report RuntimeImpl::report() const {
   Report report;
   report.strategy = options.strategy;
@@ -102,7 +107,7 @@ Report RuntimeImpl::report() const {
   }
   report.collectives_last_step = launches_last_step_;
   report.bytes_sent_last_step = bytes_last_step_;
-  report.schedule = actors_->counters();
+  report.schedule = schedule();
   report.waited = rank.waited();
   report.time_last_step = time_last_step_;
   report.time_steps = time_steps_;
@@ -164,6 +169,10 @@ void Runtime::set_trainable(const std::vector<std::string>& full_names, bool tra
       std::make_shared<RuntimeImpl>(impl_->world, std::move(changed), impl_->options);
   renewed->take_over(*impl_);
   impl_ = renewed;
+}
+
+void Runtime::abort_step(std::string_view reason) {
+  impl_->context.abort_step(impl_->steps_kept() + 1, std::string(reason));
 }
 
 void Runtime::reshard() {

@@ -138,6 +138,27 @@ class Runtime final : public LayerEvents {
   /// exist together for a moment. Collective.
   void set_trainable(const std::vector<std::string>& full_names, bool trainable);
 
+  /// Gives up the step under way, outside of all scopes: what it has launched is aborted, its
+  /// gradients are dropped, and parameters and optimizer state are those of the last update.
+  /// Collective, wherever the ranks are: if the world has not failed yet, this call makes it fail
+  /// ("rank 1 has given up step 4: <reason>"), and the others, who hear that as an `Error` from
+  /// their next call, catch it and call this, too. Then all go on with the next micro-batch or eval
+  /// pass. One call is for all runtimes of the rank. It also mends a world that has failed by
+  /// itself (a misuse, a mismatch, a peer that threw).
+  ///
+  ///     try { step(); } catch (const std::exception& error) { runtime.abort_step(error.what()); }
+  ///
+  /// Communicators are new and tickets start at 1. `steps()` (without the step given up),
+  /// `version`, states and counts stay. The order of uses is learned anew. Streams passed
+  /// to a use or an update are waited for and work again, whatever failed on them; their events
+  /// recorded so far count as done.
+  ///
+  /// `Error` (misuse) while a scope, use or update is open on this rank; nothing is changed then.
+  /// `Error`, the same on all ranks, and the world has failed for good: a rank does not come within
+  /// the world's timeout or has left; ranks do not stand behind the same update; a rank was inside
+  /// one; a stream cannot be used again; ranks have different numbers of runtimes.
+  void abort_step(std::string_view reason = {});
+
   /// Gives back the buffers of all parameters that are not in use; the next use gathers again.
   /// full_shard only, elsewhere refused (misuse). Collective in effect.
   void reshard();

@@ -63,6 +63,7 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
     }
   }
   gradients_finished = true;
+  updated_since_ = false;
   ++steps;
   ++context.steps;
   for (std::size_t op = 0; op < collective_count; ++op) {

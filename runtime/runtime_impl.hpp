@@ -1,7 +1,8 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
 /// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
 /// runtime_uses.cpp (scopes), runtime_gradients.cpp, runtime_streams.cpp (waiting),
-/// runtime_update.cpp, runtime_replan.cpp and runtime.cpp (the rest).
+/// runtime_update.cpp, runtime_replan.cpp, runtime_renewal.cpp (a step given up) and runtime.cpp
+/// (the rest).
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"
@@ -49,7 +50,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   // Updates (runtime_update.cpp), exports and the report (runtime.cpp).
   void begin_update(Stream* stream);
   void finish_update(BucketId bucket, Stream* stream, bool changed);
-  void end_update();
+  /// `complete`: every bucket is finished; `half`: shards may have been written, and not all are.
+  void end_update(bool complete, bool half);
   ShardView shard(BucketId bucket);
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
@@ -75,6 +77,22 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
    private:
     RankContext::Call guard_;
   };
+  // A step given up (runtime_renewal.cpp), called by the context in this order.
+
+  /// Finished steps, if the one under way is given up.
+  std::uint64_t steps_kept() const;
+  std::string open_scope() const;
+  /// Waits until its collectives have ended. Why not, or empty.
+  std::string settle(TimePoint deadline);
+  const std::vector<Stream*>& streams() const { return streams_; }
+  bool half_updated() const;
+  RuntimeStatement statement() const;
+  bool end_actors();
+  /// As new on the context's new actors. `common_steps`: finished, on all ranks from now on.
+  void renew(std::uint64_t common_steps);
+  /// Once all ranks are ready.
+  void resume();
+
   /// Keeps a failure of a scope's end for the next call.
   void defer(Failure failure);
   /// At the end of the runtime there is no next call: the world hears of it.
@@ -158,6 +176,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void check_finished(const char* call) const;
   std::optional<Failure> find_unused();
   GradientNorm measure_gradients();
+  void note_closed(ScopeKind kind);
+  ScheduleCounters schedule() const;
   void note_step_end();
   Buffer gather_whole(BucketId bucket, float* own);
   void place_whole(const RuntimeImpl& old,
@@ -188,10 +208,14 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::vector<Stream*> streams_;  ///< that the trainer has computed on
   std::optional<Failure> deferred_;
   std::vector<bool> contributed_;    ///< per parameter: it got a gradient in this step
-  int scopes_open_ = 0;              ///< micro-batches and evals
   std::uint64_t micro_batches_ = 0;  ///< begun in this step
+  bool in_micro_batch_ = false;
+  bool in_eval_ = false;
   bool updating_ = false;
-  ComputeLog::Open update_;  ///< while `updating_`
+  bool half_updated_ = false;
+  bool updated_since_ = false;        ///< since `finish_gradients`
+  ScheduleCounters schedule_before_;  ///< of the epochs before
+  ComputeLog::Open update_;           ///< while `updating_`
   std::array<std::uint64_t, collective_count> launches_at_step_{};
   std::array<std::uint64_t, collective_count> launches_last_step_{};
   std::array<std::uint64_t, collective_count> bytes_at_step_{};

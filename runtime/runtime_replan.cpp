@@ -7,13 +7,11 @@ namespace troupe {
 
 void RuntimeImpl::check_between_steps(const char* call) {
   const Call guard(*this, call);
-  const bool in_use = std::ranges::any_of(uses_, [](const OpenUse& use) { return use.open; });
-  if (const char* open = updating_            ? "an update"
-                         : in_use             ? "a use"
-                         : scopes_open_ > 0   ? "a micro-batch or an eval"
-                         : micro_batches_ > 0 ? "a step, before its finish_gradients()"
-                                              : nullptr;
-      open != nullptr) {
+  std::string open = open_scope();
+  if (open.empty() && micro_batches_ > 0) {
+    open = "a step, before its finish_gradients()";
+  }
+  if (!open.empty()) {
     throw Error({.code = ErrorCode::misuse,
                  .text = std::string(call) + " inside " + open + "; expected between steps"});
   }
@@ -43,11 +41,15 @@ void RuntimeImpl::take_over(RuntimeImpl& old) {
     versions[bucket] = std::max(versions[bucket], old.versions[old.plan.bucket_of[parameter.id]]);
   }
   for (const Bucket& bucket : plan.buckets) {
-    finish_update(bucket.id, nullptr, true);
-    --versions[bucket.id];  // the values are the same
+    if (versions[bucket.id] > 0) {  // else it was never initialised
+      finish_update(bucket.id, nullptr, true);
+      --versions[bucket.id];  // the values are the same
+    }
   }
-  end_update();
+  end_update(true, false);
   steps = old.steps;
+  updated_since_ = old.updated_since_;
+  schedule_before_ = old.schedule();
   launches_at_step_ = old.launches_at_step_;
   launches_last_step_ = old.launches_last_step_;
   bytes_at_step_ = old.bytes_at_step_;

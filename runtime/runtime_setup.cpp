@@ -130,6 +130,7 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
     steps_row_ = trace->acquire_row(this, "steps");
   }
   spawn();
+  context.add(*this);
 }
 
 /// The part of a bucket's full buffer whose main weights this rank has.
@@ -261,6 +262,7 @@ void RuntimeImpl::spawn() {
 }
 
 RuntimeImpl::~RuntimeImpl() {
+  context.remove(*this);
   if (!actors_) {
     return;
   }

@@ -30,8 +30,13 @@ void RuntimeImpl::begin_update(Stream* stream) {
   update_ = context.compute_log().begin(stream);
 }
 
-void RuntimeImpl::end_update() {
+void RuntimeImpl::end_update(bool complete, bool half) {
   updating_ = false;
+  updated_since_ = true;
+  half_updated_ = half_updated_ || half;
+  if (complete) {
+    context.note_update();
+  }
   context.compute_log().end(update_, "update", "", context.abandoned());
 }
 
@@ -147,7 +152,10 @@ Update::~Update() {
     runtime_->defer({.code = ErrorCode::internal,
                      .text = std::string("the end of an update: ") + exception.what()});
   }
-  runtime_->end_update();
+  const auto all = std::ranges::count(finished_, true);
+  const bool touched = all > 0 || std::ranges::find(seen_, true) != seen_.end();
+  const bool complete = all == std::ssize(finished_);
+  runtime_->end_update(complete, touched && !complete);
 }
 
 std::size_t Update::shard_count() const {

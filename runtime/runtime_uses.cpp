@@ -119,13 +119,13 @@ void RuntimeImpl::begin_micro_batch(MicroBatchOptions micro_batch) {
   gradients_finished = false;
   step_began_ = began;
   ++micro_batches_;
-  ++scopes_open_;
+  in_micro_batch_ = true;
 }
 
 void RuntimeImpl::begin_eval() {
   const Call guard(*this, "Runtime::eval");
   ask({.kind = TrainerEventKind::begin_eval});
-  ++scopes_open_;
+  in_eval_ = true;
 }
 
 /// The computation in a use is over, however it ended.
@@ -135,9 +135,14 @@ void RuntimeImpl::close(OpenUse& use, bool abandoned) {
                             model.units()[use.unit].name, abandoned);
 }
 
+void RuntimeImpl::note_closed(ScopeKind kind) {
+  in_micro_batch_ = in_micro_batch_ && kind != ScopeKind::micro_batch;
+  in_eval_ = in_eval_ && kind != ScopeKind::eval;
+}
+
 void RuntimeImpl::end_scope(ScopeId id) noexcept {
-  scopes_open_ -= id.kind != ScopeKind::use ? 1 : 0;
   try {
+    note_closed(id.kind);
     if (rank.failed() || context.abandoned()) {
       if (id.kind == ScopeKind::use) {
         close(uses_[id.index], false);
@@ -221,6 +226,7 @@ std::string RuntimeImpl::describe(const OpenUse& use) const {
 
 void RuntimeImpl::abandon_scope(ScopeId id) noexcept {
   try {
+    note_closed(id.kind);
     if (rank.failed()) {
       end_scope(id);
       return;
@@ -235,11 +241,9 @@ void RuntimeImpl::abandon_scope(ScopeId id) noexcept {
         break;
       }
       case ScopeKind::micro_batch:
-        --scopes_open_;
         context.abandon("a micro-batch, between uses");
         break;
       case ScopeKind::eval:
-        --scopes_open_;
         context.abandon("an eval pass, between uses");
         break;
     }

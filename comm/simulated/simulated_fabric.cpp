@@ -44,7 +44,7 @@ class SimulatedFabric::Group {
 
   void arrive(std::size_t member, const CollectiveCall& call, SimulatedStream& stream) {
     fabric_.timeline_.touch(this);
-    if (const auto failure = fabric_.first_failure_.get()) {
+    if (const auto failure = fabric_.first_failure_->get()) {
       stream.finish(failure);
       return;
     }
@@ -259,7 +259,7 @@ class SimulatedFabric::Endpoint final : public Communicator {
                      .text = describe(call) + " cannot run on stream '" + stream.name() +
                              "', which is not simulated"};
     }
-    if (auto failure = fabric_.first_failure_.get()) {
+    if (auto failure = fabric_.first_failure_->get()) {
       return *std::move(failure);
     }
     const auto member = static_cast<std::size_t>(member_);
@@ -285,7 +285,8 @@ SimulatedFabric::SimulatedFabric(int world_size,
     : world_size_(world_size),
       timeline_(timeline),
       accesses_(accesses),
-      network_(std::move(network)) {}
+      network_(std::move(network)),
+      rendezvous_(world_size) {}
 
 SimulatedFabric::~SimulatedFabric() = default;
 
@@ -316,9 +317,18 @@ std::unique_ptr<Communicator> SimulatedFabric::communicator(int rank,
 }
 
 void SimulatedFabric::abort(const Failure& failure) {
-  const Failure first = first_failure_.report(failure);
+  const Failure first = first_failure_->report(failure);
   for (const auto& [key, group] : groups_) {
     group->fail(first);
+  }
+}
+
+void SimulatedFabric::renew(std::uint64_t epoch) {
+  timeline_.touch(this);
+  if (epoch_ < epoch) {
+    epoch_ = epoch;
+    groups_.clear();  // nothing of theirs is planned any more: all have failed
+    first_failure_ = std::make_unique<FirstFailure>();
   }
 }
 
@@ -345,7 +355,7 @@ void SimulatedFabric::release_link(Group& group) {
   timeline_.touch(this);
   const bool had_it = found == link_queue_.begin();
   link_queue_.erase(found);
-  if (had_it && !link_queue_.empty() && !first_failure_.get()) {
+  if (had_it && !link_queue_.empty() && !first_failure_->get()) {
     link_queue_.front()->start_moving();
   }
 }

@@ -58,11 +58,16 @@ class SimulatedFabric final : public Fabric {
   std::unique_ptr<Communicator> communicator(int rank,
                                              std::vector<int> ranks,
                                              int channel) override;
-  Failure report(Failure failure) override { return first_failure_.report(std::move(failure)); }
+  Failure report(Failure failure) override { return first_failure_->report(std::move(failure)); }
   void abort(const Failure& failure) override;
   void leave(int rank, std::string text) override;
+  Rendezvous& rendezvous() override { return rendezvous_; }
+  void renew(std::uint64_t epoch) override;
+  void end(const Failure& failure) override { first_failure_->supersede(failure); }
 
-  const FirstFailure& first_failure() const { return first_failure_; }
+  /// Of the current epoch.
+  const FirstFailure& first_failure() const { return *first_failure_; }
+  std::uint64_t epoch() const { return epoch_; }
   /// The place among all groups of one that owns an action of the timeline, or was touched.
   std::optional<std::size_t> group_index(const void* group) const;
   /// How long the payload of at least one collective was on its way.
@@ -81,7 +86,9 @@ class SimulatedFabric final : public Fabric {
   Timeline& timeline_;
   AccessLog& accesses_;
   const SimulatedNetwork network_;
-  FirstFailure first_failure_;
+  Rendezvous rendezvous_;
+  std::uint64_t epoch_ = 1;
+  std::unique_ptr<FirstFailure> first_failure_ = std::make_unique<FirstFailure>();
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Group>> groups_;
   std::map<int, std::string> gone_;
   std::vector<Group*> link_queue_;  // one_link: the first one has it

@@ -171,7 +171,23 @@ void SimulatedStream::fail(const Failure& failure) {
   }
 }
 
+Result<void> SimulatedStream::recover() {
+  surroundings_.timeline->touch(this);
+  if (stopped_ || !idle()) {
+    return Failure{.code = ErrorCode::device,
+                   .text = "stream '" + name_ + "' " +
+                           (stopped_ ? "was stopped and cannot be used again"
+                                     : "still has work, so it cannot be recovered")};
+  }
+  if (failure_) {
+    failure_.reset();
+    reached_ = issued_;
+  }
+  return {};
+}
+
 void SimulatedStream::stop() {
+  stopped_ = true;
   fail({.code = ErrorCode::device, .text = "stream '" + name_ + "' was stopped"});
   if (running_) {
     running_ = false;

@@ -51,7 +51,6 @@ class SimulatedStream final : public Stream {
 
   /// Fails the stream and drops what is on it.
   void stop();
-  bool idle() const { return queue_.empty(); }
   /// Virtual time spent in `run` and in kernels.
   Duration busy() const { return busy_time_; }
 
@@ -63,6 +62,8 @@ class SimulatedStream final : public Stream {
   void notify(std::function<void(const StreamReport&)> callback) override;
   void subscribe(Wakeable& waiter) override { subscribers_.push_back(&waiter); }
   std::optional<Failure> failure() const override { return failure_; }
+  bool idle() const override { return queue_.empty(); }
+  Result<void> recover() override;
 
  private:
   /// An operation or a notification.
@@ -96,6 +97,7 @@ class SimulatedStream final : public Stream {
   AccessLog::Id access_ = 0;
   bool running_ = false;  // the head has been started
   bool pumping_ = false;
+  bool stopped_ = false;
   TimePoint started_{};
   TimePoint finished_{};
   Duration busy_time_{};

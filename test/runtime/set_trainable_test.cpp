@@ -223,10 +223,10 @@ TEST_CASE("planning anew inside a step, or of a parameter that is not there, cha
           };
           {
             const auto micro_batch = runtime.micro_batch();
-            refused("a micro-batch or an eval");
+            refused("a micro-batch");
             {
               const Use use = runtime.forward(0);
-              refused("a use");
+              refused("forward of unit 0 'L0'");
             }
           }
           refused("a step, before its finish_gradients()");
@@ -237,7 +237,7 @@ TEST_CASE("planning anew inside a step, or of a parameter that is not there, cha
           }
           {
             const auto eval = runtime.eval();
-            refused("a micro-batch or an eval");
+            refused("an eval pass");
           }
           expect_refused(
               findings, "unknown", {"L9.w"}, [&] { runtime.set_trainable({"L9.w"}, true); },

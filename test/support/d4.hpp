@@ -74,6 +74,8 @@ class Oracle {
       sums_[parameter.id] = 0.0F;
     }
   }
+  /// A step given up: what was contributed to it.
+  void drop() { std::ranges::fill(sums_, 0.0F); }
   void set(ParameterId parameter, std::vector<float> weights) {
     weights_[parameter] = std::move(weights);
   }
