@@ -34,34 +34,12 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
                          "') inside an update; end the update first"});
   }
   const BucketId bucket = plan.bucket_of[parameter.id];
-  const Buffer whole = gather_whole(bucket, weights_of_[bucket]);
+  const Buffer full = gather_bucket(bucket, weights_of_[bucket]);
   const auto& members = plan.buckets[bucket].parameters;
   const auto index =
       static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
-  const float* first = whole.as<float>() + layouts[bucket].parameters()[index].offset;
+  const float* first = full.as<float>() + layouts[bucket].parameters()[index].offset;
   return {first, first + parameter.numel};
-}
-
-/// All ranks' parts of something that lies beside the main weights of a bucket, in fp32.
-Buffer RuntimeImpl::gather_whole(BucketId bucket, float* own) {
-  const BucketLayout& layout = layouts[bucket];
-  Buffer whole = value_or_throw(device.allocate(
-      layout.numel_padded() * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary));
-  EventSet after;
-  after.add(updated_[bucket]);
-  CollectiveCall call{.op = row_of(options.strategy).unshard_by,
-                      .runtime = actors_->id(),
-                      .bucket = bucket,
-                      .label = "for an export",
-                      .input = own,
-                      .output = whole.data(),
-                      .numel = own_range(bucket).numel};
-  if (call.op == Collective::broadcast) {
-    call.root = plan.buckets[bucket].owner;
-    call.numel = layout.numel_padded();
-  }
-  rank.collective(Channel::gather, call, after, groups_.of(plan.buckets[bucket]).group);
-  return whole;
 }
 
 ScheduleCounters RuntimeImpl::schedule() const {
@@ -160,7 +138,7 @@ void Runtime::skip_update() {
 }
 
 void Runtime::set_trainable(const std::vector<std::string>& full_names, bool trainable) {
-  impl_->check_between_steps("Runtime::set_trainable");
+  impl_->settle("Runtime::set_trainable");
   Model changed = impl_->model;
   for (const std::string& name : full_names) {
     changed.set_trainable(changed.parameter(name), trainable);

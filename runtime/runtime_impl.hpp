@@ -1,8 +1,8 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
 /// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
 /// runtime_uses.cpp (scopes), runtime_gradients.cpp, runtime_streams.cpp (waiting),
-/// runtime_update.cpp, runtime_replan.cpp, runtime_renewal.cpp (a step given up) and runtime.cpp
-/// (the rest).
+/// runtime_update.cpp, runtime_replan.cpp, runtime_renewal.cpp (a step given up),
+/// runtime_checkpoint.cpp (what checkpoints need) and runtime.cpp (the rest).
 #pragma once
 
 #include "troupe/actors/rank_actors.hpp"
@@ -20,6 +20,8 @@
 #include <vector>
 
 namespace troupe {
+
+class SaveInProgress;
 
 class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
  public:
@@ -56,10 +58,22 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
   Report report() const;
-  /// Throws unless the trainer is between steps: no scope and no update is open.
-  void check_between_steps(const char* call);
   /// Weights, state and counts of another plan of the same parameters (runtime_replan.cpp).
   void take_over(RuntimeImpl& old);
+
+  // Checkpoints (runtime_checkpoint.cpp).
+  /// Refused unless it is between steps; then waits until all updates are done.
+  void settle(const char* what);
+  /// What each rank has to say, by rank. Collective. `label`: a literal, for messages
+  std::vector<std::string> exchange(const char* label, const std::string& own);
+  /// The whole of a bucket, in fp32 main weights; of experts, that of this rank's group.
+  /// Collective.
+  Buffer gather_bucket(BucketId bucket) { return gather_bucket(bucket, weights_of_[bucket]); }
+  /// The same buffer on every rank, that of `root`. Collective.
+  void broadcast_bucket(const Buffer& full, int root);
+  /// The save that `finish` or the next save makes complete, if there was one.
+  std::shared_ptr<SaveInProgress> save;
+
   /// In the bucket actor's own view, which lags behind the scheduler's by messages in flight.
   BucketState state(BucketId bucket) const { return actors_->state(bucket); }
 
@@ -144,6 +158,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
     std::vector<bool> written;
   };
 
+  void give_up_save();
   void agree_with_other_ranks();
   void agree_on_order(AgreedOrder recorded);
   Range own_range(BucketId bucket) const;
@@ -179,7 +194,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void note_closed(ScopeKind kind);
   ScheduleCounters schedule() const;
   void note_step_end();
-  Buffer gather_whole(BucketId bucket, float* own);
+  Buffer gather_bucket(BucketId bucket, float* own);
   void place_whole(const RuntimeImpl& old,
                    BucketId from,
                    const float* whole,

@@ -5,29 +5,17 @@
 
 namespace troupe {
 
-void RuntimeImpl::check_between_steps(const char* call) {
-  const Call guard(*this, call);
-  std::string open = open_scope();
-  if (open.empty() && micro_batches_ > 0) {
-    open = "a step, before its finish_gradients()";
-  }
-  if (!open.empty()) {
-    throw Error({.code = ErrorCode::misuse,
-                 .text = std::string(call) + " inside " + open + "; expected between steps"});
-  }
-}
-
 /// Bucket by bucket of the old plan, so that no more than one is held unsharded.
 void RuntimeImpl::take_over(RuntimeImpl& old) {
   begin_update(nullptr);
   for (const Bucket& bucket : old.plan.buckets) {
-    const Buffer whole = old.gather_whole(bucket.id, old.weights_of_[bucket.id]);
+    const Buffer whole = old.gather_bucket(bucket.id, old.weights_of_[bucket.id]);
     place_whole(old, bucket.id, whole.as<float>(), {});
   }
   for (auto& [name, buffers] : old.states) {
     for (const Bucket& bucket : old.plan.buckets) {
       if (old.states_made.at(name)[bucket.id]) {
-        const Buffer whole = old.gather_whole(bucket.id, buffers[bucket.id].as<float>());
+        const Buffer whole = old.gather_bucket(bucket.id, buffers[bucket.id].as<float>());
         place_whole(old, bucket.id, whole.as<float>(), name);
       }
     }

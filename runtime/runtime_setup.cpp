@@ -263,6 +263,7 @@ void RuntimeImpl::spawn() {
 
 RuntimeImpl::~RuntimeImpl() {
   context.remove(*this);
+  give_up_save();
   if (!actors_) {
     return;
   }

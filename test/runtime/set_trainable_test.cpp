@@ -223,21 +223,21 @@ TEST_CASE("planning anew inside a step, or of a parameter that is not there, cha
           };
           {
             const auto micro_batch = runtime.micro_batch();
-            refused("a micro-batch");
+            refused("while a scope is open");
             {
               const Use use = runtime.forward(0);
-              refused("forward of unit 0 'L0'");
+              refused("while a scope is open");
             }
           }
-          refused("a step, before its finish_gradients()");
+          refused("before finish_gradients");
           runtime.finish_gradients();
           {
             const Update update = runtime.update();
-            refused("an update");
+            refused("inside an update");
           }
           {
             const auto eval = runtime.eval();
-            refused("an eval pass");
+            refused("while a scope is open");
           }
           expect_refused(
               findings, "unknown", {"L9.w"}, [&] { runtime.set_trainable({"L9.w"}, true); },
