@@ -3,6 +3,7 @@
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::test {
 
@@ -72,6 +73,12 @@ void Invariants::sent(const Sent& message) {
   if (!failed_at_ && simulation_.fabric().first_failure().get()) {
     failed_at_ = simulation_.timeline().now();
   }
+  if (std::exchange(epoch_, simulation_.fabric().epoch()) != simulation_.fabric().epoch()) {
+    launches_.emplace_back();
+    for (int rank = 0; rank < simulation_.ranks(); ++rank) {
+      epoch_begins(rank);
+    }
+  }
   RankView& own = view(message.to.rank);
   if (message.to.kind == ActorTag::Kind::bucket) {
     bucket(message.to).mail.push_back(message);
@@ -86,6 +93,38 @@ void Invariants::sent(const Sent& message) {
     waited_without_overlap(message);
   }
   tickets_retire_once(message);
+}
+
+/// Its actors are new, or will be; of those before nothing is left.
+void Invariants::epoch_begins(int rank) {
+  expect_ended(rank);
+  RankView& own = view(rank);
+  for (std::size_t index = 0; index < own.runtimes.size(); ++index) {
+    RuntimeView& runtime = own.runtimes[index];
+    const auto mail = [](const BucketView& bucket) { return bucket.mail.size(); };
+    if (!runtime.scheduler_mail.empty() || std::ranges::any_of(runtime.buckets, mail)) {
+      simulation_.violated(answered, "rank " + std::to_string(rank) +
+                                         ": an actor of the epoch before still has mail");
+    }
+    Runtime* const living = runtime.runtime;
+    runtime = {};
+    if (living != nullptr) {
+      runtime_begins(rank, static_cast<std::uint32_t>(index) + 1, *living);
+    }
+  }
+  own.open.clear();
+  own.streaming.clear();
+  own.last_requested = 0;
+  own.launched = 0;
+  own.stopped = false;
+}
+
+std::vector<LaunchRecord> Invariants::launches() const {
+  std::vector<LaunchRecord> all;
+  for (const auto& epoch : launches_) {
+    all.insert(all.end(), epoch.begin(), epoch.end());
+  }
+  return all;
 }
 
 void Invariants::launched(int rank, const LaunchRecord& record) {
@@ -157,17 +196,18 @@ void Invariants::state_changes_by_the_table(const ActorTag& tag, const Sent& mes
 
 void Invariants::launches_follow_one_list(int rank, const LaunchRecord& record) {
   const std::size_t place = view(rank).launched++;
+  std::vector<LaunchRecord>& list = launches_.back();
   if (record.ticket != place + 1) {
     simulation_.violated(one_list, "rank " + std::to_string(rank) + " launches ticket " +
                                        std::to_string(record.ticket) + " in place " +
                                        std::to_string(place + 1));
   }
-  if (place == launches_.size()) {
-    launches_.push_back(record);
-  } else if (reference_rank_ && !(launches_[place] == record)) {
+  if (place == list.size()) {
+    list.push_back(record);
+  } else if (reference_rank_ && !(list[place] == record)) {
     simulation_.violated(one_list, "rank " + std::to_string(rank) + " launches " +
                                        to_string(record) + ", another rank " +
-                                       to_string(launches_[place]));
+                                       to_string(list[place]));
   }
 }
 
@@ -221,18 +261,22 @@ void Invariants::tickets_retire_once(const Sent& message) {
 
 void Invariants::expect_all_answered() {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    RankView& own = ranks_[rank];
-    const std::string place = "rank " + std::to_string(rank);
-    for (const auto& [ticket, done] : own.streaming) {
-      if (!done) {
-        simulation_.violated(answered, place + ": ticket " + std::to_string(ticket) +
-                                           " was launched and never ended");
-      }
+    expect_ended(static_cast<int>(rank));
+  }
+}
+
+void Invariants::expect_ended(int rank) {
+  const RankView& own = view(rank);
+  const std::string place = "rank " + std::to_string(rank);
+  for (const auto& [ticket, done] : own.streaming) {
+    if (!done) {
+      simulation_.violated(
+          answered, place + ": ticket " + std::to_string(ticket) + " was launched and never ended");
     }
-    if (!own.open.empty() && !own.stopped) {
-      simulation_.violated(answered, place + ": ticket " + std::to_string(own.open.begin()->first) +
-                                         " was requested and never completed");
-    }
+  }
+  if (!own.open.empty() && !own.stopped) {
+    simulation_.violated(answered, place + ": ticket " + std::to_string(own.open.begin()->first) +
+                                       " was requested and never completed");
   }
 }
 

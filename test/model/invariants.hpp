@@ -36,8 +36,8 @@ class Invariants final : public Watcher {
 
   /// Once all ranks have ended.
   void expect_all_answered();
-  /// The common list of launches.
-  const std::vector<LaunchRecord>& launches() const { return launches_; }
+  /// The common list of launches, epoch by epoch.
+  std::vector<LaunchRecord> launches() const;
   std::uint64_t messages() const { return messages_; }
   /// When the first message was sent after the world had failed.
   std::optional<TimePoint> failed_at() const { return failed_at_; }
@@ -70,14 +70,17 @@ class Invariants final : public Watcher {
     std::map<Ticket, ActorTag> open;   ///< requested from a bucket, not completed
     std::map<Ticket, bool> streaming;  ///< launched; whether the end on the stream was reported
     Ticket last_requested = 0;
-    std::size_t launched = 0;
-    bool stopped = false;  ///< it has failed, or a trainer's exception has abandoned a use
+    std::size_t launched = 0;  ///< in this epoch
+    bool stopped = false;      ///< it has failed, or a trainer's exception has abandoned a use
   };
 
   RankView& view(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   RuntimeView& view(const ActorTag& tag) { return view(tag.rank).runtimes.at(tag.runtime - 1); }
   BucketView& bucket(const ActorTag& tag);
   static std::string place(const ActorTag& tag);
+
+  void epoch_begins(int rank);
+  void expect_ended(int rank);
 
   // 1
   void state_changes_by_the_table(const ActorTag& tag, const Sent& message);
@@ -96,7 +99,8 @@ class Invariants final : public Watcher {
   Simulation& simulation_;
   const std::optional<int> reference_rank_;
   std::vector<RankView> ranks_;
-  std::vector<LaunchRecord> launches_;
+  std::uint64_t epoch_ = 1;
+  std::vector<std::vector<LaunchRecord>> launches_{{}};  ///< per epoch
   std::uint64_t messages_ = 0;
   std::optional<TimePoint> failed_at_;
 };

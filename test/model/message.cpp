@@ -6,11 +6,12 @@ namespace troupe::test {
 
 namespace {
 
-constexpr std::array kind_names{"trainer event", "gather",     "begin use",   "end use",
-                                "evict",         "contribute", "reduce",      "sum replicas",
-                                "step end",      "abandon",    "launch",      "stream done",
-                                "completed",     "failed",     "peer failed", "register runtime",
-                                "unregister",    "tick",       "stop",        "exit"};
+constexpr std::array kind_names{
+    "trainer event", "gather",           "begin use",    "end use",  "evict",
+    "contribute",    "reduce",           "sum replicas", "step end", "abandon",
+    "launch",        "stream done",      "completed",    "failed",   "peer failed",
+    "connect",       "register runtime", "unregister",   "tick",     "stop",
+    "exit"};
 
 template <class Message>
 const Message* as(const caf::type_erased_tuple& message) {
@@ -82,6 +83,8 @@ Sent decode(const ActorTag& to, const caf::type_erased_tuple& message) {
     sent.kind = Kind::failed;
   } else if (message.match_elements<PeerFailed>()) {
     sent.kind = Kind::peer_failed;
+  } else if (message.match_elements<Connect>()) {
+    sent.kind = Kind::connect;
   } else if (message.match_elements<RegisterRuntime>()) {
     sent.kind = Kind::register_runtime;
   } else if (message.match_elements<UnregisterRuntime>()) {

@@ -27,6 +27,7 @@ struct Sent {
     completed,
     failed,
     peer_failed,
+    connect,
     register_runtime,
     unregister_runtime,
     tick,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 namespace troupe::test {
 
@@ -45,26 +46,64 @@ ModelTrainer::~ModelTrainer() {
 }
 
 void ModelTrainer::train(ModelTrainer* second) {
-  const ScopesEnd own(*this);
-  const ScopesEnd others(second != nullptr ? *second : *this);
-  if (second != nullptr && model_world_.disagrees(rank_)) {
-    second->initialize();
+  second_ = second;
+  for (bool begun = false;;) {
+    try {
+      const ScopesEnd own(*this);
+      const ScopesEnd others(second != nullptr ? *second : *this);
+      if (!std::exchange(begun, true)) {
+        initialize_all();
+      }
+      while (advance()) {
+        let_second_advance();
+      }
+      compare_parameters();
+      if (second != nullptr) {
+        while (second->advance()) {
+        }
+        second->compare_parameters();
+      }
+      return;
+    } catch (const std::exception& exception) {
+      if (!model_world_.gives_up(step_)) {
+        throw;
+      }
+      give_up(exception);
+    }
+  }
+}
+
+/// Of the first step that is given up a rank hears in that step at the latest: all have made the
+/// updates before it.
+void ModelTrainer::give_up(const std::exception& why) {
+  runtime_.abort_step(why.what());
+  ++step_;
+  ++version_;  // whose values are the same
+  batch_ = 0;
+  op_ = 0;
+  in_batch_ = false;
+  operations_ = 0;  // the same on all ranks again
+  step_operations_ = 0;
+}
+
+void ModelTrainer::may_give_up(bool inside) {
+  for (const GivenUp& each : model_world_.given_up) {
+    if (each.step == step_ && each.rank == rank_ && each.at == step_operations_ &&
+        each.inside == inside) {
+      throw std::runtime_error("gives up");
+    }
+  }
+}
+
+void ModelTrainer::initialize_all() {
+  if (second_ != nullptr && model_world_.disagrees(rank_)) {
+    second_->initialize();
     initialize();
   } else {
     initialize();
-    if (second != nullptr) {
-      second->initialize();
+    if (second_ != nullptr) {
+      second_->initialize();
     }
-  }
-  second_ = second;
-  while (advance()) {
-    let_second_advance();
-  }
-  compare_parameters();
-  if (second != nullptr) {
-    while (second->advance()) {
-    }
-    second->compare_parameters();
   }
 }
 
@@ -172,6 +211,12 @@ void ModelTrainer::close_scopes() {
 }
 
 void ModelTrainer::end_step() {
+  for (const GivenUp& each : model_world_.given_up) {
+    if (each.step == step_ && each.rank == rank_) {
+      throw std::runtime_error("gives up at the end");  // it has not come to its operation
+    }
+  }
+  step_operations_ = 0;
   if (model_world_.all_reduce_each_step) {
     all_reduce(step_);
   }
@@ -182,6 +227,9 @@ void ModelTrainer::end_step() {
   if (!shares_device_ && simulation_.device(rank_).counters().gradient_bytes != 0) {
     simulation_.violated(
         exactly_once, "rank " + std::to_string(rank_) + " holds gradients after the end of a step");
+  }
+  if (!model_world_.given_up.empty()) {
+    world_.barrier();  // nobody updates what another one gives up
   }
   update(step_);
   if (model_world_.update_again) {
@@ -204,7 +252,9 @@ void ModelTrainer::next_operation() {
       simulation_.freeze(rank_);
     }
   }
+  may_give_up(false);
   ++operations_;
+  ++step_operations_;
 }
 
 void ModelTrainer::operation(const Op& op) {
@@ -224,6 +274,7 @@ void ModelTrainer::operation(const Op& op) {
     case Op::begin_forward: {
       Use use = runtime_.forward(unit, compute_stream_);
       forward(use, op.unit, data, eval_.has_value());
+      may_give_up(true);
       if (op.kind == Op::begin_forward) {
         open_.emplace_back(std::move(use));
       }
@@ -233,6 +284,7 @@ void ModelTrainer::operation(const Op& op) {
     case Op::begin_backward: {
       Use use = runtime_.backward(unit, compute_stream_);
       backward(use, op, data);
+      may_give_up(true);
       if (op.kind == Op::begin_backward) {
         open_.emplace_back(std::move(use));
       }

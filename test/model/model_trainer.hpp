@@ -9,6 +9,7 @@
 
 #include <array>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -43,6 +44,9 @@ class ModelTrainer {
   };
 
   void initialize();
+  void initialize_all();
+  void give_up(const std::exception& why);
+  void may_give_up(bool inside);
   /// One operation of a micro-batch, or the end of a step. False: nothing is left to do.
   bool advance();
   void let_second_advance();
@@ -83,9 +87,10 @@ class ModelTrainer {
   std::shared_ptr<Activations> activations_;
   std::shared_ptr<Activations> eval_activations_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::size_t version_ = 0;         ///< of the parameters: updates so far
-  std::uint64_t operations_ = 0;    ///< of the program, so far
-  ModelTrainer* second_ = nullptr;  ///< takes turns with this one; null: there is none
+  std::size_t version_ = 0;            ///< of the parameters: updates so far
+  std::uint64_t operations_ = 0;       ///< of the program, so far
+  std::uint64_t step_operations_ = 0;  ///< of the step, so far
+  ModelTrainer* second_ = nullptr;     ///< takes turns with this one; null: there is none
   std::uint64_t advances_ = 0;
 
   // Where it is: the operation that comes next, and the scopes that are open.

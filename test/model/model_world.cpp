@@ -45,11 +45,19 @@ std::string ModelWorld::text() const {
     return !std::ranges::all_of(step, [](const MicroBatchProgram& each) { return reduces(each); });
   };
   text += std::ranges::any_of(steps, accumulates) ? ", not each micro-batch reduces" : "";
+  for (const GivenUp& each : given_up) {
+    text += ", rank " + std::to_string(each.rank) + " gives up step " + std::to_string(each.step) +
+            (each.inside ? " in" : " before") + " operation " + std::to_string(each.at);
+  }
   return second != nullptr ? text + "\n    second: " + second->text() : text;
 }
 
 bool ModelWorld::values_known() const {
   return fault.kind != PlannedFault::Kind::disagreement || is_agreed(options) || !ranks_differ();
+}
+
+bool ModelWorld::gives_up(std::size_t step) const {
+  return std::ranges::any_of(given_up, [&](const GivenUp& each) { return each.step == step; });
 }
 
 bool ModelWorld::ranks_differ() const {
@@ -138,6 +146,21 @@ void draw_steps(Random& random, ModelWorld& world) {
   }
   make_room(random, world.options, world.model, world.ranks, world.steps,
             disagreement ? Differing::has_no_room : Differing::has_room);
+}
+
+/// One rank's whim, or that of several at once; the same step for all, or one after the other.
+void draw_given_up(Random& random, ModelWorld& world) {
+  const std::size_t count = 1 + random.below(4);
+  for (std::size_t i = 0; i < count; ++i) {
+    GivenUp each;
+    each.step = static_cast<std::size_t>(random.below(world.steps.size()));
+    each.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(world.ranks)));
+    each.at = random.below(random.of<std::uint64_t>({2, 10, 40}));
+    each.inside = random.percent(50);
+    world.given_up.push_back(each);
+  }
+  world.second = nullptr;
+  world.update_before = 0;  // ranks that have made one could not go on with those that have not
 }
 
 /// The same model with other names, and so with other values to begin with.
@@ -234,6 +257,9 @@ ModelWorld random_world(std::uint64_t seed) {
   }
   world.reference_rank = static_cast<int>(random.below(static_cast<std::uint64_t>(world.ranks)));
   world.update_before = random.percent(10) ? 1 + random.below(5) : 0;
+  if (world.fault.kind == PlannedFault::Kind::none && random.percent(25)) {
+    draw_given_up(random, world);
+  }
   return world;
 }
 
@@ -244,6 +270,11 @@ Expected::Expected(const ModelWorld& world) {
                        .once = is_agreed(world.options)});
   weights.push_back(reference.weights());
   for (std::size_t step = 0; step < world.steps.size(); ++step) {
+    if (world.gives_up(step)) {
+      gradients.emplace_back();
+      weights.push_back(reference.weights());
+      continue;
+    }
     static_cast<void>(reference.step(world.steps[step], static_cast<int>(step)));
     gradients.push_back(reference.gradients());
     weights.push_back(reference.weights());

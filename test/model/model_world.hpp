@@ -32,6 +32,14 @@ struct PlannedFault {
 
 const char* to_string(PlannedFault::Kind kind);
 
+/// A trainer gives a step up: all ranks do, and go on with the next one.
+struct GivenUp {
+  std::size_t step = 0;
+  int rank = 0;
+  std::uint64_t at = 0;  ///< before this operation of the step, or, if there are less, at its end
+  bool inside = false;   ///< in the use that the operation begins, if it is one
+};
+
 struct ModelWorld {
   Model model;
   Options options;
@@ -57,6 +65,7 @@ struct ModelWorld {
   std::uint64_t second_every = 1;
   int reference_rank = 0;  ///< whose decisions are compared with the rules
   PlannedFault fault;
+  std::vector<GivenUp> given_up;
   /// Per rank: see SimulationOptions::weights.
   std::vector<std::array<std::uint32_t, 6>> weights;
   /// Upper limits of what is drawn for each piece of work, in microseconds.
@@ -73,6 +82,7 @@ struct ModelWorld {
   bool disagrees(int rank) const {
     return fault.kind == PlannedFault::Kind::disagreement && fault.rank == rank;
   }
+  bool gives_up(std::size_t step) const;
   /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, full_shard, depth 2 …"
   std::string text() const;
 };
@@ -82,9 +92,10 @@ ModelWorld random_world(std::uint64_t seed);
 /// The weights and gradients of every step, from the reference, which knows nothing of the runtime.
 struct Expected {
   explicit Expected(const ModelWorld& world);
-  /// (steps + 1) (parameters) (elements): before each step, and at the end.
+  /// (steps + 1) (parameters) (elements): before each step, and at the end. One that is given up
+  /// changes nothing.
   std::vector<std::vector<std::vector<float>>> weights;
-  /// (steps) (parameters) (elements): averaged.
+  /// (steps) (parameters) (elements): averaged; of a step that is given up nothing.
   std::vector<std::vector<std::vector<float>>> gradients;
 };
 
