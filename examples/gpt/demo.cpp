@@ -4,6 +4,7 @@
 #include "corpus.hpp"
 #include "ops.hpp"
 #include "report.hpp"
+#include "resume.hpp"
 #include "sharded.hpp"
 #include "strategy_table.hpp"
 #include <troupe/core/trace.hpp>
@@ -34,12 +35,24 @@ void compare_with_reference(const Options& options,
                             unsigned cores,
                             Progress progress,
                             std::span<StrategyRun> runs) {
-  ReferenceTrainer reference(options.config, reference_options(options, cores), corpus);
+  ReferenceOptions as_trained = reference_options(options, cores);
+  const ShardedRun& first = runs.front().run;
+  size_t steps = first.steps.size();
+  if (first.resumed && !first.weights_resumed.empty()) {
+    as_trained.ranks = first.resumed->ranks;
+    as_trained.replicas = first.resumed->replicas;
+    as_trained.sum_at_step_end = first.resumed->sum_at_step_end;
+    steps = static_cast<size_t>(first.resumed->step);
+  } else if (first.resumed) {
+    steps += static_cast<size_t>(first.resumed->step);
+  }
+  ReferenceTrainer reference(options.config, as_trained, corpus);
   std::vector<double> losses;
-  for (size_t step = 0; step < runs.front().run.steps.size(); ++step) {
+  for (size_t step = 0; step < steps; ++step) {
     const auto begin = std::chrono::steady_clock::now();
     losses.push_back(reference.step());
-    progress.show({losses.back(), std::chrono::steady_clock::now() - begin});
+    progress.show({losses.back(), std::chrono::steady_clock::now() - begin,
+                   static_cast<int64_t>(losses.size())});
   }
   progress.finish();
   for (StrategyRun& each : runs) {
@@ -107,7 +120,7 @@ std::optional<ShardedRun> train_strategy(const Options& options,
     return std::nullopt;
   }
   if (!std::isfinite(run.steps.back().loss)) {
-    err << "gpt: training diverged: the loss of step " << run.steps.size()
+    err << "gpt: training diverged: the loss of step " << run.steps.back().number
         << " is not finite; try a smaller --lr\n";
     return std::nullopt;
   }
@@ -127,6 +140,10 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
   if (std::filesystem::equivalent(options.trace, options.data, unknown)) {
     err << "gpt: --trace would overwrite the text that --data names: " << options.trace.string()
         << "\n";
+    return 2;
+  }
+  if (const auto refused = save_refused(options)) {
+    err << "gpt: " << *refused << "\n";
     return 2;
   }
   TraceFile trace(options.trace);

@@ -101,6 +101,18 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add("--seed", arguments.seed, "of initial values and of the choice of text", "N")
       ->group(training);
 
+  const char* const checkpoints = "Checkpoints";
+  add("--save", options.save, "folder for them; the newest two are kept", "DIR")
+      ->default_str("")
+      ->group(checkpoints);
+  add("--save-every", options.save_every, "steps; 0: after the last step only", "N")
+      ->group(checkpoints);
+  add("--resume", options.resume,
+      "go on from the newest one in this folder, as if never stopped; the strategy may be another",
+      "DIR")
+      ->default_str("")
+      ->group(checkpoints);
+
   app.add_flag("--no-reference", arguments.no_reference,
                "do not train the unsharded reference, compare nothing");
   add("--trace", options.trace,
@@ -115,7 +127,7 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
     int64_t value, min, max;
   };
   constexpr int64_t bytes_max = int64_t{1} << 40;
-  const std::array<Limit, 8> limits{
+  const std::array<Limit, 9> limits{
       {{"ranks", arguments.ranks, 1, ranks_max},
        {"bucket-bytes", arguments.options.bucket_bytes, 0, bytes_max},
        {"replicas", arguments.replicas, 1, ranks_max},
@@ -123,6 +135,7 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
        {"slots", arguments.slots.value_or(1), 1, 1026},  // no model has more units
        {"prefetch-depth", arguments.prefetch_depth.value_or(0), 0, 1026},
        {"micro-batches", arguments.options.micro_batches, 1, 1024},
+       {"save-every", arguments.options.save_every, 0, 1'000'000},
        {"steps", arguments.options.steps, 1, 1'000'000}}};
   for (const Limit& limit : limits) {
     if (limit.value < limit.min || limit.value > limit.max) {
@@ -137,6 +150,12 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
 std::optional<std::string> combination_refused(const Options& options) {
   if (options.all_strategies && !options.trace.empty()) {
     return "trace is of one training, so not for --strategy all";
+  }
+  if (options.all_strategies && !options.save.empty()) {
+    return "save is of one training, so not for --strategy all";
+  }
+  if (options.save_every > 0 && options.save.empty()) {
+    return "save-every is " + std::to_string(options.save_every) + ", but no --save says where";
   }
   for (const troupe::Strategy strategy : strategies(options)) {
     Options own = options;

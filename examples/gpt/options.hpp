@@ -5,6 +5,7 @@
 #include "model.hpp"
 #include "reference.hpp"
 #include <troupe/core/strategy.hpp>
+#include <troupe/runtime/checkpoint.hpp>
 #include <troupe/runtime/options.hpp>
 
 #include <cstdint>
@@ -38,8 +39,12 @@ struct Options {
   std::optional<int> slots = {};           // for gathered blocks; not set: chosen by the library
   std::optional<int> prefetch_depth = {};  // units gathered ahead; not set: likewise
   std::filesystem::path data = "/usr/share/common-licenses";
-  bool reference = true;             // train it too, and compare
-  std::filesystem::path trace = {};  // file to write; empty: none
+  bool reference = true;              // train it too, and compare
+  std::filesystem::path trace = {};   // file to write; empty: none
+  std::filesystem::path save = {};    // folder of checkpoints to write; empty: none
+  int64_t save_every = 0;             // steps; 0: after the last one only
+  std::filesystem::path resume = {};  // checkpoint, or a folder of such, to go on from; empty: none
+  troupe::FileHook before_file = {};  // sees what saves do; not on the command line
 };
 
 /// Why there is nothing to run: help was asked for (code 0) or an option is wrong (code 2).

@@ -152,25 +152,25 @@ std::string trace_line(const std::string& path, const troupe::Trace& trace) {
 }
 
 void Progress::show(const StepRecord& step) {
-  ++done_;
+  ++steps_since_;
   time_ += step.time;
   // Lines are for logs, where every tenth of the way is enough.
   const int64_t every = terminal_ ? 1 : std::max<int64_t>(1, steps_ / 10);
-  if (done_ != 1 && done_ % every != 0 && done_ != steps_) {
+  if (shown_ && step.number % every != 0 && step.number != steps_) {
     return;
   }
   out_ << (terminal_ ? "\r" : "")
        << formatted("  step %*lld of %lld   loss ", static_cast<int>(std::to_string(steps_).size()),
-                    static_cast<long long>(done_), static_cast<long long>(steps_))
-       << loss_text(step.loss) << "   "
-       << tokens_per_second((done_ - shown_) * tokens_per_step_, time_)
+                    static_cast<long long>(step.number), static_cast<long long>(steps_))
+       << loss_text(step.loss) << "   " << tokens_per_second(steps_since_ * tokens_per_step_, time_)
        << (terminal_ ? "      " : "\n") << std::flush;
-  shown_ = done_;
+  shown_ = true;
+  steps_since_ = 0;
   time_ = {};
 }
 
 void Progress::finish() {
-  if (terminal_ && shown_ > 0) {
+  if (terminal_ && shown_) {
     out_ << "\n" << std::flush;
   }
 }
@@ -179,10 +179,12 @@ Comparison compare(const ShardedRun& run,
                    const ReferenceTrainer& reference,
                    std::span<const double> reference_losses) {
   Comparison comparison;
-  for (size_t unit = 0; unit < run.weights.size(); ++unit) {
+  const bool loaded_only = !run.weights_resumed.empty();
+  const auto& weights = loaded_only ? run.weights_resumed : run.weights;
+  for (size_t unit = 0; unit < weights.size(); ++unit) {
     const UnitSpec& spec = reference.specs()[unit];
-    for (size_t i = 0; i < run.weights[unit].size(); ++i) {
-      const std::span<const float> own = run.weights[unit][i];
+    for (size_t i = 0; i < weights[unit].size(); ++i) {
+      const std::span<const float> own = weights[unit][i];
       const std::span<const float> other = reference.weight(unit, i);
       comparison.numel += static_cast<int64_t>(own.size());
       for (size_t k = 0; k < own.size(); ++k) {
@@ -197,14 +199,27 @@ Comparison compare(const ShardedRun& run,
       }
     }
   }
+  if (loaded_only) {
+    comparison.loaded = run.resumed;
+    return comparison;
+  }
+  const auto before = run.resumed ? static_cast<size_t>(run.resumed->step) : 0;
   for (size_t step = 0; step < run.steps.size(); ++step) {
     ++comparison.steps;
-    comparison.losses_different += same_bits(run.steps[step].loss, reference_losses[step]) ? 0 : 1;
+    comparison.losses_different +=
+        same_bits(run.steps[step].loss, reference_losses[before + step]) ? 0 : 1;
   }
   return comparison;
 }
 
 std::string to_text(const Comparison& comparison) {
+  if (comparison.loaded && comparison.equal()) {
+    return line("loaded parameters", "bitwise equal to those of the unsharded reference after " +
+                                         count_of(comparison.loaded->step, "step") + " of " +
+                                         count_of(comparison.loaded->ranks, "rank") + ": all " +
+                                         grouped(comparison.numel)) +
+           line("", "other ranks read other batches: what they trained is not compared");
+  }
   if (comparison.equal()) {
     return line("final parameters", "bitwise equal to those of the unsharded reference: all " +
                                         grouped(comparison.numel) + ", and the losses of " +
@@ -220,8 +235,22 @@ std::string to_text(const Comparison& comparison) {
                                       count_of(comparison.steps, "loss") + " differ");
 }
 
+std::string checkpoints(const Options& options, const ShardedRun& run) {
+  std::string text;
+  if (run.resumed) {
+    text +=
+        line("resumed", run.resumed->folder + ", saved by " + count_of(run.resumed->ranks, "rank") +
+                            " after " + count_of(run.resumed->step, "step"));
+  }
+  if (run.saves > 0) {
+    text += line("saved", count_of(run.saves, "checkpoint") + " to " + options.save.string());
+  }
+  return text;
+}
+
 std::string summary(const Options& options, const ShardedRun& run, unsigned cores) {
-  return losses(run) + step_times(options, run) + troupe::to_text(run.reports.front()) +
+  return checkpoints(options, run) + losses(run) + step_times(options, run) +
+         troupe::to_text(run.reports.front()) +
          line("the trainer's own", "of the collectives is one all_gather a step, for the loss") +
          waiting(run, cores);
 }

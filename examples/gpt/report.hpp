@@ -8,6 +8,7 @@
 #include <troupe/core/trace.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -42,8 +43,9 @@ class Progress {
   std::ostream& out_;
   bool terminal_;
   // Since the last line shown.
-  int64_t done_ = 0, shown_ = 0;
+  int64_t steps_since_ = 0;
   Seconds time_{};
+  bool shown_ = false;
 };
 
 /// Sharded training beside the reference, by bits.
@@ -53,11 +55,15 @@ struct Comparison {
   std::string first_different;  // "block.0.wqkv[17] is 0.1, the reference's is 0.2"
   int64_t steps = 0;
   int64_t losses_different = 0;
+  /// If what was loaded is compared and no more: the ranks and steps behind it.
+  std::optional<Resumed> loaded = {};
 
   [[nodiscard]] bool equal() const { return numel_different == 0 && losses_different == 0; }
 };
 
-/// reference_losses  of each step
+/// reference_losses  of each step, from the first on
+/// If a run was resumed by other ranks, the parameters that it has loaded are compared, with a
+/// reference that has trained as far, on as many ranks as had saved them.
 Comparison compare(const ShardedRun& run,
                    const ReferenceTrainer& reference,
                    std::span<const double> reference_losses);

@@ -147,41 +147,91 @@ std::vector<float> ShardedTrainer::weight(size_t unit, size_t parameter) {
   return runtime_.full_parameter(full_name(specs_[unit], specs_[unit].parameters[parameter]));
 }
 
+void ShardedTrainer::save() {
+  troupe::save(runtime_, options_.save,
+               {.blob = describe_run(options_, corpus_), .before = options_.before_file});
+}
+
+Resumed ShardedTrainer::resume() {
+  Resumed resumed = gpt::resume(runtime_, options_, corpus_);
+  step_count_ = resumed.step;
+  return resumed;
+}
+
+namespace {
+
+/// Of all parameters, by unit. Collective.
+std::vector<std::vector<std::vector<float>>> all_weights(ShardedTrainer& trainer,
+                                                         const Config& config) {
+  std::vector<std::vector<std::vector<float>>> all;
+  const std::vector<UnitSpec> specs = units(config);
+  for (size_t unit = 0; unit < specs.size(); ++unit) {
+    std::vector<std::vector<float>>& weights = all.emplace_back();
+    weights.reserve(specs[unit].parameters.size());
+    for (size_t i = 0; i < specs[unit].parameters.size(); ++i) {
+      weights.push_back(trainer.weight(unit, i));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 ShardedRun train_sharded(const Options& options,
                          const Corpus& corpus,
                          const std::function<void(const StepRecord&)>& on_step,
                          const troupe::WorldOptions& world_options) {
   ShardedRun run;
   run.reports.resize(static_cast<size_t>(options.ranks));
+  std::optional<troupe::Failure> refused;
   troupe::World::local(options.ranks, world_options).run([&](troupe::World& world) {
     const bool first = world.rank() == 0;
     ShardedTrainer trainer(world, options, corpus);
+    if (!options.resume.empty()) {
+      std::optional<Resumed> resumed;
+      try {
+        resumed = trainer.resume();
+      } catch (const troupe::Error& error) {
+        if (first) {
+          refused = error.failure();
+        }
+        return;  // as all ranks do: nothing has failed
+      }
+      auto weights = resumed->goes_on(options) ? decltype(run.weights_resumed){}
+                                               : all_weights(trainer, options.config);
+      if (first) {
+        run.resumed = *std::move(resumed);
+        run.weights_resumed = std::move(weights);
+      }
+    }
     // Every rank has the same loss, so all leave the loop together.
     double loss = 0;
-    for (int64_t step = 0; step < options.steps && std::isfinite(loss); ++step) {
+    while (trainer.step_count() < options.steps && std::isfinite(loss)) {
       const auto begin = std::chrono::steady_clock::now();
       loss = trainer.step();
-      const StepRecord record{loss, std::chrono::steady_clock::now() - begin};
+      const StepRecord record{loss, std::chrono::steady_clock::now() - begin, trainer.step_count()};
       if (first) {
         run.steps.push_back(record);
       }
       if (first && on_step) {
         on_step(record);
       }
+      const int64_t done = trainer.step_count();
+      const bool due = options.save_every > 0 && done % options.save_every == 0;
+      if (!options.save.empty() && (due || done == options.steps) && std::isfinite(loss)) {
+        trainer.save();
+        run.saves += first ? 1 : 0;
+      }
     }
     run.reports[static_cast<size_t>(world.rank())] = trainer.report();
-    const std::vector<UnitSpec> specs = units(options.config);
-    for (size_t unit = 0; unit < specs.size(); ++unit) {
-      std::vector<std::vector<float>> weights;
-      weights.reserve(specs[unit].parameters.size());
-      for (size_t i = 0; i < specs[unit].parameters.size(); ++i) {
-        weights.push_back(trainer.weight(unit, i));
-      }
-      if (first) {
-        run.weights.push_back(std::move(weights));
-      }
+    auto weights = all_weights(trainer, options.config);
+    if (first) {
+      run.weights = std::move(weights);
     }
   });
+  if (refused) {
+    throw troupe::Error(*refused);
+  }
   return run;
 }
 

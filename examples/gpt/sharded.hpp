@@ -11,6 +11,7 @@
 #include "corpus.hpp"
 #include "network.hpp"
 #include "options.hpp"
+#include "resume.hpp"
 #include <troupe/core/model.hpp>
 #include <troupe/runtime/optimizer.hpp>
 #include <troupe/runtime/runtime.hpp>
@@ -20,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -42,6 +44,11 @@ class ShardedTrainer {
   /// fp32 main weight of one parameter, put together from the shards of all ranks.
   std::vector<float> weight(size_t unit, size_t parameter);
   troupe::Report report() const { return runtime_.report(); }
+  [[nodiscard]] int64_t step_count() const { return step_count_; }
+  /// Writes a checkpoint of this step to `options.save`.
+  void save();
+  /// Goes on from `options.resume`.
+  Resumed resume();
 
  private:
   void initialize();
@@ -77,13 +84,20 @@ using Seconds = std::chrono::duration<double>;
 struct StepRecord {
   double loss = 0;
   Seconds time{};
+  int64_t number = 1;  // of the step, from 1
 };
 
 struct ShardedRun {
-  std::vector<StepRecord> steps;        // ends early with the first loss that is not finite
+  std::vector<StepRecord>
+      steps;  // from where it begins; ends early with the first loss that is not finite
   std::vector<troupe::Report> reports;  // of each rank, after the last step
   /// fp32 main weights by unit and parameter.
   std::vector<std::vector<std::vector<float>>> weights;
+  /// Where it has begun, if not at the first step; and the weights there, if from then on nothing
+  /// is as it would have been without a stop.
+  std::optional<Resumed> resumed;
+  std::vector<std::vector<std::vector<float>>> weights_resumed;
+  int64_t saves = 0;
 };
 
 /// Trains `options.steps` steps with `options.strategy` on as many threads as there are ranks.

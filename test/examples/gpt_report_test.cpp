@@ -185,7 +185,7 @@ TEST_CASE("on a terminal the progress overwrites its line") {
   options.steps = 30;
   Progress terminal(options, out, true);
   for (int step = 0; step < 30; ++step) {
-    terminal.show({2.5, Seconds{0.5}});
+    terminal.show({2.5, Seconds{0.5}, step + 1});
   }
   terminal.finish();
   const std::string text = out.str();
@@ -196,7 +196,7 @@ TEST_CASE("on a terminal the progress overwrites its line") {
   out.str("");
   Progress lines(options, out, false);
   for (int step = 0; step < 30; ++step) {
-    lines.show({2.5, Seconds{0.5}});
+    lines.show({2.5, Seconds{0.5}, step + 1});
   }
   lines.finish();
   CHECK(std::ranges::count(out.str(), '\n') == 11);  // the first step, then every third
