@@ -216,8 +216,8 @@ TEST_CASE("planning anew inside a step, or of a parameter that is not there, cha
           Freezer trainer(world, findings, partly_frozen(), {});
           Runtime& runtime = trainer.runtime;
           const auto refused = [&](const char* where) {
-            const std::string text =
-                std::string("Runtime::set_trainable inside ") + where + "; expected between steps";
+            const std::string text = std::string("Runtime::set_trainable was called ") + where +
+                                     "; expected between steps, behind the update";
             expect_refused(findings, where, {text.c_str()},
                            [&] { runtime.set_trainable({"L0.b"}, true); });
           };
