@@ -231,7 +231,11 @@ void ModelTrainer::end_step() {
   if (!model_world_.given_up.empty()) {
     world_.barrier();  // nobody updates what another one gives up
   }
-  update(step_);
+  if (model_world_.overflow_rank.empty() || measure_gradients(step_)) {
+    update(step_);
+  } else {
+    runtime_.skip_update();
+  }
   if (model_world_.update_again) {
     update_again();
   }

@@ -60,6 +60,7 @@ class ModelTrainer {
   void leave_out(const Op& op);
   void forward(const Use& use, std::size_t unit, const Data& data, bool in_eval);
   void backward(const Use& use, const Op& op, const Data& data);
+  bool measure_gradients(std::size_t step);
   void update(std::size_t step);
   void update_again();
   bool touches(std::size_t bucket) const;

@@ -2,6 +2,8 @@
 #include "model_trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace troupe::test {
 
@@ -111,7 +113,8 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
   }
   compute("backward of unit", op.unit, compute_stream_, std::move(accesses),
           [this, unit = op.unit, data, pairs = std::move(pairs), version = version_,
-           activations = activations_] {
+           activations = activations_,
+           overflow = model_world_.overflows(step_) && model_world_.overflow_rank[step_] == rank_] {
             std::size_t i = 0;
             for (const Pair& pair : pairs) {
               compare(pair.parameter, pair.id, version);
@@ -121,11 +124,34 @@ void ModelTrainer::backward(const Use& use, const Op& op, const Data& data) {
                   const float g = activations->gradient(data, unit, i, values[j]);
                   float& out = pair.gradient->as<float>()[j];
                   out = pair.gradient->accumulate ? out + g : g;
+                  out = overflow ? std::numeric_limits<float>::infinity() : out;
                 }
               }
             }
             activations->backward_done(unit);
           });
+}
+
+/// Whether they may be used. The verdict and the norm are the same on all ranks.
+bool ModelTrainer::measure_gradients(std::size_t step) {
+  const GradientNorm found = runtime_.gradient_norm();
+  const bool finite = !model_world_.overflows(step);
+  double squares = 0;
+  for (const std::vector<float>& values : expected_.gradients[step]) {
+    for (const float g : values) {
+      squares += static_cast<double>(g) * static_cast<double>(g);
+    }
+  }
+  const double norm = std::sqrt(squares);
+  if (found.finite != finite) {
+    wrong(exactly_once, "rank " + std::to_string(rank_) + ", step " + std::to_string(step) +
+                            ": finds gradients " + (finite ? "not " : "") + "finite");
+  } else if (finite && std::abs(found.norm - norm) > 1e-12 * norm) {
+    wrong(exactly_once, "rank " + std::to_string(rank_) + ", step " + std::to_string(step) +
+                            ": the norm is " + std::to_string(found.norm) + ", not " +
+                            std::to_string(norm));
+  }
+  return found.finite;
 }
 
 bool ModelTrainer::touches(std::size_t bucket) const {

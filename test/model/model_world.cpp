@@ -49,6 +49,12 @@ std::string ModelWorld::text() const {
     text += ", rank " + std::to_string(each.rank) + " gives up step " + std::to_string(each.step) +
             (each.inside ? " in" : " before") + " operation " + std::to_string(each.at);
   }
+  for (std::size_t step = 0; step < overflow_rank.size(); ++step) {
+    text += step == 0 ? ", gradients are measured" : "";
+    text += overflows(step) ? ", rank " + std::to_string(overflow_rank[step]) +
+                                  " overflows in step " + std::to_string(step)
+                            : "";
+  }
   return second != nullptr ? text + "\n    second: " + second->text() : text;
 }
 
@@ -58,6 +64,23 @@ bool ModelWorld::values_known() const {
 
 bool ModelWorld::gives_up(std::size_t step) const {
   return std::ranges::any_of(given_up, [&](const GivenUp& each) { return each.step == step; });
+}
+
+bool ModelWorld::overflows(std::size_t step) const {
+  const int rank = overflow_rank.empty() ? -1 : overflow_rank[step];
+  const auto contributes = [&](const Op& op) {
+    if ((op.kind != Op::backward && op.kind != Op::begin_backward) || op.absent(rank)) {
+      return false;
+    }
+    std::size_t index = 0;
+    return std::ranges::any_of(model.units()[op.unit].parameters, [&](const UnitParameter& each) {
+      const Parameter& parameter = model.parameters()[each.parameter];
+      return op.touches(index++, rank) && parameter.spec.trainable && parameter.numel > 0;
+    });
+  };
+  return rank >= 0 && std::ranges::any_of(steps[step], [&](const MicroBatchProgram& program) {
+           return std::ranges::any_of(program, contributes);
+         });
 }
 
 bool ModelWorld::ranks_differ() const {
@@ -163,6 +186,18 @@ void draw_given_up(Random& random, ModelWorld& world) {
   world.update_before = 0;  // ranks that have made one could not go on with those that have not
 }
 
+/// Losses are scaled, and too much so in some steps.
+void draw_overflows(Random& random, ModelWorld& world, std::uint64_t percent) {
+  world.overflow_rank.clear();
+  if (!random.percent(percent)) {
+    return;
+  }
+  for (std::size_t step = 0; step < world.steps.size(); ++step) {
+    const auto rank = static_cast<int>(random.below(static_cast<std::uint64_t>(world.ranks)));
+    world.overflow_rank.push_back(random.percent(50) ? rank : -1);
+  }
+}
+
 /// The same model with other names, and so with other values to begin with.
 Model renamed(const Model& model) {
   Model result;
@@ -212,6 +247,7 @@ std::shared_ptr<const ModelWorld> random_second(Random& random, const ModelWorld
   world.all_reduce_each_step = false;
   world.reshard_every = 0;
   world.fault = {};
+  draw_overflows(random, world, 20);
   return std::make_shared<const ModelWorld>(std::move(world));
 }
 
@@ -260,6 +296,7 @@ ModelWorld random_world(std::uint64_t seed) {
   if (world.fault.kind == PlannedFault::Kind::none && random.percent(25)) {
     draw_given_up(random, world);
   }
+  draw_overflows(random, world, 25);
   return world;
 }
 
@@ -270,7 +307,7 @@ Expected::Expected(const ModelWorld& world) {
                        .once = is_agreed(world.options)});
   weights.push_back(reference.weights());
   for (std::size_t step = 0; step < world.steps.size(); ++step) {
-    if (world.gives_up(step)) {
+    if (world.gives_up(step) || world.overflows(step)) {
       gradients.emplace_back();
       weights.push_back(reference.weights());
       continue;

@@ -66,6 +66,8 @@ struct ModelWorld {
   int reference_rank = 0;  ///< whose decisions are compared with the rules
   PlannedFault fault;
   std::vector<GivenUp> given_up;
+  /// Per step, the rank whose gradients become infinite, or -1; empty: nobody measures gradients.
+  std::vector<int> overflow_rank;
   /// Per rank: see SimulationOptions::weights.
   std::vector<std::array<std::uint32_t, 6>> weights;
   /// Upper limits of what is drawn for each piece of work, in microseconds.
@@ -83,6 +85,8 @@ struct ModelWorld {
     return fault.kind == PlannedFault::Kind::disagreement && fault.rank == rank;
   }
   bool gives_up(std::size_t step) const;
+  /// Whether some gradient of the step is infinite: its rank has contributed to one.
+  bool overflows(std::size_t step) const;
   /// For reports: "3 ranks, 5 units, 7 buckets, 2 steps, full_shard, depth 2 …"
   std::string text() const;
 };
@@ -92,10 +96,10 @@ ModelWorld random_world(std::uint64_t seed);
 /// The weights and gradients of every step, from the reference, which knows nothing of the runtime.
 struct Expected {
   explicit Expected(const ModelWorld& world);
-  /// (steps + 1) (parameters) (elements): before each step, and at the end. One that is given up
-  /// changes nothing.
+  /// (steps + 1) (parameters) (elements): before each step, and at the end. One that is given up,
+  /// or left out because gradients overflow, changes nothing.
   std::vector<std::vector<std::vector<float>>> weights;
-  /// (steps) (parameters) (elements): averaged; of a step that is given up nothing.
+  /// (steps) (parameters) (elements): averaged; nothing of such a step.
   std::vector<std::vector<std::vector<float>>> gradients;
 };
 
