@@ -20,7 +20,7 @@
 #pragma once
 
 #include "troupe/core/dtype.hpp"
-#include "troupe/runtime/checkpoint/storage.hpp"
+#include "troupe/runtime/file_hook.hpp"
 #include "troupe/runtime/runtime.hpp"
 
 #include <cstdint>
@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {

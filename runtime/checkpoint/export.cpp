@@ -3,6 +3,7 @@
 #include "troupe/runtime/checkpoint.hpp"
 #include "troupe/runtime/checkpoint/agreement.hpp"
 #include "troupe/runtime/checkpoint/safetensors.hpp"
+#include "troupe/runtime/checkpoint/storage.hpp"
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>

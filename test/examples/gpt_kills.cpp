@@ -134,7 +134,7 @@ std::string round(std::uint64_t seed, Tally& tally) {
       tally.at_operation += code == -SIGKILL ? 1 : 0;
     } else {
       const Process process(folder.path(), seed, never);
-      std::this_thread::sleep_for(std::chrono::microseconds(random.below(60'000)));
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(120'000)));
       process.kill();
       code = process.wait();
       tally.at_any_time += code == -SIGKILL ? 1 : 0;
@@ -148,8 +148,8 @@ std::string round(std::uint64_t seed, Tally& tally) {
     }
     tally.without_checkpoint += after ? 0 : 1;
     tally.unfinished += listing(folder.path()).find(".tmp") != std::string::npos ? 1 : 0;
-    if (code == 0) {
-      break;
+    if (after == folder.path() / step_name(steps)) {
+      break;  // complete, whether or not the program has ended by itself
     }
   }
   if (newest_checkpoint(folder.path()) != folder.path() / step_name(steps)) {

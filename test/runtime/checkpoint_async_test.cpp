@@ -202,7 +202,9 @@ TEST_CASE("an exception between a save's beginning and its end leaves the last o
     }
     save.finish();
   }) == "rank 1 failed: out of luck\n");
-  CHECK(training.left == "step-000000001 step-000000002.tmp");
+  // Rank 0 has removed the rest if it was waiting for rank 1 already.
+  CHECK(
+      (training.left == "step-000000001" || training.left == "step-000000001 step-000000002.tmp"));
   training.load_into(loaded);
   CHECK(first.difference(loaded) == "");
 }

@@ -2,6 +2,7 @@
 /// can be damaged, calls at the wrong place. The same error on all ranks, and the world goes on.
 #include "troupe/runtime/checkpoint/index.hpp"
 #include "troupe/runtime/checkpoint/safetensors.hpp"
+#include "troupe/runtime/checkpoint/storage.hpp"
 #include "troupe/test/support/checkpoints.hpp"
 
 #include <doctest/doctest.h>
