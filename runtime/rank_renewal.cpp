@@ -215,7 +215,7 @@ void RankContext::rebuild(std::span<const RankStatement> statements) {
   make_communicators();
   actors_->renew(communicators());
   for (std::size_t index = 0; index < runtimes_.size(); ++index) {
-    runtimes_[index]->renew(common_steps(statements, index));
+    runtimes_[index]->renew(common_steps(statements, index), all_save(statements, index));
   }
 }
 

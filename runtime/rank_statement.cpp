@@ -45,7 +45,8 @@ std::string encode(const RankStatement& statement) {
   std::ostringstream word;
   word << statement.runtimes.size();
   for (const RuntimeStatement& runtime : statement.runtimes) {
-    word << ' ' << runtime.updates << ' ' << runtime.versions << ' ' << runtime.steps;
+    word << ' ' << runtime.updates << ' ' << runtime.versions << ' ' << runtime.steps << ' '
+         << runtime.saves;
   }
   word << ' ' << statement.refusal;
   return word.str();
@@ -58,7 +59,7 @@ RankStatement decode(const std::string& word) {
   in >> count;
   statement.runtimes.resize(count);
   for (RuntimeStatement& runtime : statement.runtimes) {
-    in >> runtime.updates >> runtime.versions >> runtime.steps;
+    in >> runtime.updates >> runtime.versions >> runtime.steps >> runtime.saves;
   }
   in.get();
   std::getline(in, statement.refusal, '\0');
@@ -91,8 +92,8 @@ std::optional<Failure> verdict(std::span<const RankStatement> statements) {
     });
     if (other != statements.end()) {
       rank = static_cast<int>(other - statements.begin());
-      return cannot(rank, "rank " + std::to_string(rank) + " has updated other buckets" + which +
-                              " than rank 0");
+      return cannot(rank, "rank " + std::to_string(rank) + " has other buckets" + which +
+                              " than rank 0, or has updated other ones");
     }
   }
   return std::nullopt;
@@ -104,6 +105,11 @@ std::uint64_t common_steps(std::span<const RankStatement> statements, std::size_
     steps = std::max(steps, statement.runtimes[index].steps);
   }
   return steps;
+}
+
+bool all_save(std::span<const RankStatement> statements, std::size_t index) {
+  return std::ranges::all_of(statements,
+                             [&](const RankStatement& each) { return each.runtimes[index].saves; });
 }
 
 }  // namespace troupe

@@ -94,7 +94,7 @@ void RuntimeImpl::broadcast_bucket(const Buffer& full, int root) {
 
 void RuntimeImpl::give_up_save() {
   if (save) {
-    save->give_up();
+    save->give_up("its runtime ended before that");
   }
 }
 

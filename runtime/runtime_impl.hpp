@@ -102,8 +102,9 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   bool half_updated() const;
   RuntimeStatement statement() const;
   bool end_actors();
-  /// As new on the context's new actors. `common_steps`: finished, on all ranks from now on.
-  void renew(std::uint64_t common_steps);
+  /// As new on the context's new actors. `common_steps`: finished, on all ranks from now on;
+  /// `keep_save`: all ranks still have the asynchronous save.
+  void renew(std::uint64_t common_steps, bool keep_save);
   /// Once all ranks are ready.
   void resume();
 

@@ -9,6 +9,7 @@
 //
 // Parameters are gathered from main weights, which only updates write, so they are those of the
 // last update whatever the slots hold. The first reduce of the next step overwrites main gradients.
+#include "troupe/runtime/checkpoint/save_in_progress.hpp"
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
@@ -50,11 +51,21 @@ std::uint64_t RuntimeImpl::steps_kept() const {
 }
 
 RuntimeStatement RuntimeImpl::statement() const {
-  RuntimeStatement statement{.versions = 14695981039346656037ULL, .steps = steps_kept()};
-  for (const std::uint64_t version : versions) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 1099511628211ULL;
+  };  // FNV-1a
+  RuntimeStatement statement{.steps = steps_kept(), .saves = save != nullptr && !save->ended()};
+  for (const Bucket& bucket : plan.buckets) {
+    const std::uint64_t version = versions[bucket.id];
     statement.updates = std::max(statement.updates, version);
-    statement.versions = (statement.versions ^ version) * 1099511628211ULL;  // FNV-1a
+    mix(version);
+    mix(bucket.trainable ? 1 : 0);
+    for (const ParameterId parameter : bucket.parameters) {
+      mix(parameter);
+    }
   }
+  statement.versions = hash;
   return statement;
 }
 
@@ -63,7 +74,11 @@ bool RuntimeImpl::end_actors() {
   return actors_->end();
 }
 
-void RuntimeImpl::renew(std::uint64_t common_steps) {
+void RuntimeImpl::renew(std::uint64_t common_steps, bool keep_save) {
+  if (save && !keep_save) {
+    save->give_up("a step was given up before all ranks had finished it");
+    save.reset();
+  }
   groups_ = make_process_groups(context, mesh, options.regather_group_size);
   std::ranges::fill(table_.gathered, Event{});
   std::ranges::fill(table_.reduced, Event{});

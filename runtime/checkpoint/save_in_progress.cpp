@@ -78,15 +78,14 @@ SaveInProgress::SaveInProgress(RuntimeImpl& runtime,
 }
 
 SaveInProgress::~SaveInProgress() {
-  give_up();
+  give_up("its runtime ended before that");
 }
 
-void SaveInProgress::give_up() {
+void SaveInProgress::give_up(const char* why) {
   if (!ended_) {
     ended_ = true;
     failure_ = {.code = ErrorCode::misuse,
-                .text = "the runtime ended before the save of step " + std::to_string(step_) +
-                        " was finished"};
+                .text = "the save of step " + std::to_string(step_) + " was not finished: " + why};
   }
   work_->stopped = true;
   if (thread_.joinable()) {

@@ -28,13 +28,15 @@ class SaveInProgress {
   /// Copies what is to be written and lets a thread write it.
   void start();
   bool done() const;
+  /// Well or not: nothing is left to be done.
+  bool ended() const { return ended_; }
   std::int64_t snapshot_bytes() const;
   /// Collective: waits, and makes the checkpoint complete. Once it has ended, well or not, it does
   /// nothing but say so again.
   void commit(RuntimeImpl& runtime);
   /// Ends it here, if it has not ended. A thread that still writes is told to stop and waited for,
   /// 10 s at most; then it is left to itself: all that it uses is its own.
-  void give_up();
+  void give_up(const char* why);
 
  private:
   /// What the thread uses.

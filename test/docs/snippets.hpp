@@ -19,6 +19,8 @@ void layer_backward(troupe::UnitId unit,
                     bool accumulate);
 
 void forward_and_backward(troupe::Runtime& runtime, int batch);
+void train_step(troupe::Runtime& runtime, int batch);
+int next_batch();
 
 struct Context {
   troupe::World& world;

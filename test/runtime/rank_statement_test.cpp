@@ -21,7 +21,7 @@ std::string text_of(const std::vector<RankStatement>& statements, int rank) {
 
 TEST_CASE("a statement survives its way as a text") {
   for (const RankStatement& statement :
-       {with({}), with({{1, 2, 3}}), with({{1, ~std::uint64_t{0}, 3}, {4, 5, 6}}),
+       {with({}), with({{1, 2, 3, true}}), with({{1, ~std::uint64_t{0}, 3}, {4, 5, 6}}),
         with({{7, 8, 9}}, "stream 'a b': 12\nlines"), with({}, "3 of 4")}) {
     CHECK(decode(encode(statement)) == statement);
   }
@@ -43,7 +43,7 @@ TEST_CASE("what differs is named, with the ranks of each side") {
             "ranks do not stand behind the same update of runtime 2 (initialisation is one): 1 on "
             "rank 1, 2 on rank 0");
   CHECK(text_of({with({{3, 1, 0}}), with({{3, 1, 0}}), with({{3, 2, 0}})}, 2) ==
-        cannot + "rank 2 has updated other buckets than rank 0");
+        cannot + "rank 2 has other buckets than rank 0, or has updated other ones");
   CHECK(text_of({with({{3, 1, 0}}), with({})}, 1) ==
         cannot + "ranks have different numbers of runtimes: 0 on rank 1, 1 on rank 0");
 }
@@ -58,6 +58,13 @@ TEST_CASE("the steps of all are those of the rank that has come farthest") {
                                               with({{1, 1, 4}, {1, 1, 8}})};
   CHECK(common_steps(statements, 0) == 4);
   CHECK(common_steps(statements, 1) == 9);
+}
+
+TEST_CASE("a save goes on if every rank still has it") {
+  const std::vector<RankStatement> statements{with({{1, 1, 3, true}, {1, 1, 9, true}}),
+                                              with({{1, 1, 4, true}, {1, 1, 8, false}})};
+  CHECK(all_save(statements, 0));
+  CHECK_FALSE(all_save(statements, 1));
 }
 
 }  // namespace
