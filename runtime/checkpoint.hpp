@@ -68,10 +68,8 @@ class AsyncSave {
 
  private:
   friend AsyncSave save_async(Runtime&, const std::filesystem::path&, const SaveOptions&);
-  AsyncSave(std::weak_ptr<RuntimeImpl> runtime, std::shared_ptr<SaveInProgress> save)
-      : runtime_(std::move(runtime)), save_(std::move(save)) {}
+  explicit AsyncSave(std::shared_ptr<SaveInProgress> save) : save_(std::move(save)) {}
 
-  std::weak_ptr<RuntimeImpl> runtime_;
   std::shared_ptr<SaveInProgress> save_;
 };
 

@@ -1,7 +1,9 @@
 // Planning anew in the middle of training: another RuntimeImpl of the same parameters takes over.
+#include "troupe/runtime/checkpoint/save_in_progress.hpp"
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe {
 
@@ -35,6 +37,10 @@ void RuntimeImpl::take_over(RuntimeImpl& old) {
     }
   }
   end_update(true, false);
+  save = std::exchange(old.save, nullptr);
+  if (save) {
+    save->owner = weak_from_this();
+  }
   steps = old.steps;
   updated_since_ = old.updated_since_;
   schedule_before_ = old.schedule();

@@ -32,8 +32,9 @@ AsyncSave save_async(Runtime& runtime,
   impl.settle("troupe::save_async");
   finish_last(impl);
   impl.save = std::make_shared<SaveInProgress>(impl, folder, options);
+  impl.save->owner = impl.weak_from_this();
   impl.save->start();
-  return {impl.weak_from_this(), impl.save};
+  return AsyncSave(impl.save);
 }
 
 bool AsyncSave::done() const {
@@ -45,7 +46,7 @@ std::int64_t AsyncSave::snapshot_bytes() const {
 }
 
 void AsyncSave::finish() {
-  const auto runtime = runtime_.lock();
+  const auto runtime = save_->owner.lock();
   if (!runtime) {
     throw Error({.code = ErrorCode::misuse,
                  .text = "AsyncSave::finish after the end of its runtime; the save was given up"});

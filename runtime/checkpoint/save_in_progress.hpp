@@ -25,6 +25,8 @@ class SaveInProgress {
 
   /// Writes this rank's file now.
   void write();
+  /// The runtime that finishes it; another one after `Runtime::set_trainable`.
+  std::weak_ptr<RuntimeImpl> owner;
   /// Copies what is to be written and lets a thread write it.
   void start();
   bool done() const;

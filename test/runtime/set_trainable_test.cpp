@@ -1,5 +1,6 @@
 /// Freezing and unfreezing between steps: everything is planned anew, and weights, optimizer state
 /// and counts move along.
+#include "troupe/test/support/checkpoints.hpp"
 #include "troupe/test/support/d4_strategies.hpp"
 #include "troupe/test/support/refusal.hpp"
 
@@ -208,6 +209,23 @@ TEST_CASE("memory follows the plan: a frozen model holds no gradients and no opt
           const MemoryReport frozen = trainer.runtime.report().memory;
           findings.equal(frozen.optimizer, 0, "optimizer bytes of a frozen model");
           findings.equal(frozen.gradient_slots + frozen.main_gradients, 0, "gradient bytes");
+        }) == "");
+}
+
+TEST_CASE("a save that is not finished survives a new plan, with the values from before") {
+  TestFolder folder;
+  CHECK(on_ranks(3, [&](World& world, Findings& findings) {
+          Freezer trainer(world, findings, partly_frozen(), {});
+          trainer.step();
+          const std::vector<float> before = trainer.reference.at("L0.a").p;
+          AsyncSave save = save_async(trainer.runtime, folder.path());
+          trainer.set_trainable({"L0.b"}, true);
+          trainer.step();
+          save.finish();
+          Runtime other(world, partly_frozen(), {});
+          const LoadedCheckpoint loaded = load(other, folder.path());
+          findings.equal(loaded.step, std::uint64_t{1}, "step");
+          findings.expect(other.full_parameter("L0.a") == before, "L0.a is of another step");
         }) == "");
 }
 
