@@ -174,6 +174,32 @@ TEST_CASE("ranks that are in finish_gradients hear of it there") {
       "a micro-batch, between uses: ");
 }
 
+TEST_CASE(
+    "in a new epoch, too, a rank hears from its next call, even of one that launches nothing") {
+  recovers_from(
+      3,
+      [](D4Trainer& trainer) {
+        const auto give_up_by = [&](int rank) {
+          const auto micro_batch = trainer.runtime.micro_batch();
+          trainer.forward(0);
+          if (trainer.world.rank() == rank) {
+            throw std::runtime_error("bad batch");
+          }
+          const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{10};
+          while (std::chrono::steady_clock::now() < deadline) {
+            trainer.forward(0);  // gathered already
+          }
+        };
+        try {
+          give_up_by(0);
+        } catch (const std::exception& exception) {
+          give_up(trainer, exception);
+        }
+        give_up_by(1);
+      },
+      "bad batch");
+}
+
 TEST_CASE("two ranks give up at once, for reasons of their own") {
   for (int round = 0; round < 20; ++round) {
     recovers_from(
