@@ -120,10 +120,10 @@ void BucketLife::gather(const Gather& message) {
     launch = launch_of(Channel::gather, setup_.group, setup_.unshard_by, message.ticket);
     std::byte* own = full + setup_.own.offset * element;
     launch.call.input = setup_.main_weights;
-    if (setup_.dtype != DType::f32) {
+    if (setup_.dtype != setup_.weight_dtype) {
       // No narrow shard is kept: the main weights are cast into this rank's part, then sent from
       // there.
-      launch.cast = {setup_.main_weights, setup_.dtype, own, setup_.own.numel};
+      launch.cast = {setup_.weight_dtype, setup_.main_weights, setup_.dtype, own, setup_.own.numel};
       launch.call.input = own;
     }
     if (setup_.unshard_by == Collective::broadcast) {
@@ -155,11 +155,12 @@ void BucketLife::reduce(const Reduce& message) {
     retire(tickets);
     return;
   }
-  std::byte* full = table_.gradient_slots[message.gradient_slot];
-  const auto element = static_cast<std::int64_t>(size_of(setup_.gradient_dtype));
+  std::byte* filled = table_.gradient_slots[message.gradient_slot];
+  std::byte* full = setup_.staging != nullptr ? setup_.staging : filled;
+  const auto element = static_cast<std::int64_t>(size_of(setup_.reduce_dtype));
   std::byte* own = full + setup_.own.offset * element;
   Launch launch = launch_of(Channel::reduce, setup_.group, setup_.reduce_by, message.ticket);
-  launch.call.dtype = setup_.gradient_dtype;
+  launch.call.dtype = setup_.reduce_dtype;
   launch.call.input = full;
   launch.call.output = own;  // in place, at this rank's own offset
   if (setup_.reduce_by == Collective::reduce) {
@@ -169,10 +170,15 @@ void BucketLife::reduce(const Reduce& message) {
     launch.call.numel = setup_.own.numel;
   }
   launch.after = message.after;
-  launch.zero = {full, element, message.unwritten != nullptr ? message.unwritten : setup_.gaps};
+  launch.zero = {filled, static_cast<std::int64_t>(size_of(setup_.gradient_dtype)),
+                 message.unwritten != nullptr ? message.unwritten : setup_.gaps};
+  if (setup_.staging != nullptr) {
+    launch.cast = {setup_.gradient_dtype, filled, setup_.reduce_dtype, full, setup_.numel};
+  }
   launch.recorded = &table_.reduced[message.gradient_slot];
-  const AccumulateStep accumulate{setup_.main_gradients, setup_.gradient_dtype, own,
-                                  setup_.own.numel, message.first};
+  const AccumulateStep accumulate{setup_.main_gradient_dtype, setup_.main_gradients,
+                                  setup_.reduce_dtype,        own,
+                                  setup_.own.numel,           message.first};
   if (!setup_.sum_each_reduce) {
     launch.accumulate = accumulate;
     send(comm_, std::move(launch));
@@ -181,7 +187,7 @@ void BucketLife::reduce(const Reduce& message) {
   send(comm_, std::move(launch));
   Launch sum =
       launch_of(Channel::reduce, setup_.replicas, Collective::all_reduce, message.ticket + 1);
-  sum.call.dtype = setup_.gradient_dtype;
+  sum.call.dtype = setup_.reduce_dtype;
   sum.call.input = own;
   sum.call.output = own;
   sum.call.numel = setup_.own.numel;
@@ -197,6 +203,7 @@ void BucketLife::sum_replicas(const SumReplicas& message) {
   }
   Launch launch =
       launch_of(Channel::reduce, setup_.replicas, Collective::all_reduce, message.ticket);
+  launch.call.dtype = setup_.main_gradient_dtype;
   launch.call.input = setup_.main_gradients;
   launch.call.output = setup_.main_gradients;
   launch.call.numel = setup_.own.numel;

@@ -87,23 +87,22 @@ void Comm::issue(const Launch& launch) {
   for (const Event& event : launch.after) {
     stream.wait(event);
   }
-  if (launch.cast.numel > 0) {
-    device.cast(stream, DType::f32, launch.cast.from, launch.cast.dtype, launch.cast.to,
-                launch.cast.numel);
-    trace(stream, launch, "cast");
-  }
   if (launch.zero.ranges != nullptr) {
     for (const Range& range : *launch.zero.ranges) {
       device.zero(stream, launch.zero.data + range.offset * launch.zero.element_bytes,
                   range.numel * launch.zero.element_bytes);
     }
   }
+  if (const CastStep& cast = launch.cast; cast.numel > 0) {
+    device.cast(stream, cast.from_dtype, cast.from, cast.dtype, cast.to, cast.numel);
+    trace(stream, launch, "cast");
+  }
   Communicator& group = launch.group != nullptr ? *launch.group : *queue.communicator;
   if (auto launched = group.launch(launch.call, stream); !launched) {
     stopped_ = true;  // nothing behind it may be launched; the supervisor's Stop answers the rest
     failure_ = launched.failure();
     send(supervisor_, Failed{launched.failure()});
-    // The cast and the zeroing are on the stream already: their memory is in use until they end.
+    // The zeroing and the cast are on the stream already: their memory is in use until they end.
     follow(stream, launch, false);
     return;
   }
@@ -114,10 +113,10 @@ void Comm::issue(const Launch& launch) {
   }
   const AccumulateStep& sum = launch.accumulate;
   if (sum.numel > 0 && sum.overwrite) {
-    device.cast(stream, sum.dtype, sum.part, DType::f32, sum.sum, sum.numel);
+    device.cast(stream, sum.dtype, sum.part, sum.sum_dtype, sum.sum, sum.numel);
     trace(stream, launch, "overwrite");
   } else if (sum.numel > 0) {
-    device.accumulate(stream, sum.sum, sum.dtype, sum.part, sum.numel);
+    device.accumulate(stream, sum.sum_dtype, sum.sum, sum.dtype, sum.part, sum.numel);
     trace(stream, launch, "accumulate");
   }
   const Event recorded = stream.record();

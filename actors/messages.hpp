@@ -112,7 +112,8 @@ inline constexpr std::size_t channel_count = 2;
 
 /// What happens on the collective's stream around it.
 struct CastStep {
-  const float* from = nullptr;
+  DType from_dtype = DType::f32;
+  const void* from = nullptr;
   DType dtype = DType::f32;
   void* to = nullptr;
   std::int64_t numel = 0;  ///< 0: no cast
@@ -123,7 +124,8 @@ struct ZeroStep {
   Ranges ranges;  ///< null: nothing
 };
 struct AccumulateStep {
-  float* sum = nullptr;
+  DType sum_dtype = DType::f32;
+  void* sum = nullptr;
   DType dtype = DType::f32;
   const void* part = nullptr;
   std::int64_t numel = 0;  ///< 0: nothing
@@ -150,8 +152,8 @@ struct BasicLaunch {
   Communicator* group = nullptr;  ///< null: the whole world, on this channel
   CollectiveCall call;
   EventSet after;
-  CastStep cast;              ///< before the collective
-  ZeroStep zero;              ///< before it
+  ZeroStep zero;              ///< before the collective
+  CastStep cast;              ///< before it, behind the zeroing
   CopyStep copy;              ///< behind it
   AccumulateStep accumulate;  ///< behind it
   /// Receives the end of it all, before the ticket counts as launched; null: nobody asks.

@@ -35,21 +35,27 @@ struct BucketSetup {
   BucketId id = 0;
   std::string label;
   DType dtype = DType::f32;
-  DType gradient_dtype = DType::f32;
+  DType gradient_dtype = DType::f32;  ///< of its gradient slot
+  DType reduce_dtype = DType::f32;    ///< of what is reduced
   Collective unshard_by = Collective::all_gather;
   Collective reduce_by = Collective::reduce_scatter;
   Group group;     ///< over which it is sharded
   int owner = -1;  ///< within the group; owner_broadcast only
   std::int64_t numel = 0;
   Range own;
-  float* main_weights = nullptr;    ///< (own.numel)
-  float* main_gradients = nullptr;  ///< (own.numel); null: frozen
-  Ranges gaps;                      ///< of the full buffer; no parameter's
-  Group replicas;                   ///< those that hold the same part of other replicas (HSDP)
-  bool sum_each_reduce = false;     ///< over the replicas; else they are not summed, or at step end
-  Group regather;                   ///< the smaller group that gathers again
-  std::byte* kept = nullptr;  ///< (kept_range.numel) of `dtype`, for that; null: there is none
-  Range kept_range;           ///< of the full buffer
+  DType weight_dtype = DType::f32;     ///< of the main weights
+  const void* main_weights = nullptr;  ///< (own.numel)
+  DType main_gradient_dtype = DType::f32;
+  void* main_gradients = nullptr;  ///< (own.numel); null: frozen
+  /// (numel) of `reduce_dtype`, where the gradient is cast before its reduce, and shared by all
+  /// buckets, since reduces come one after the other on one stream; null: it is not cast.
+  std::byte* staging = nullptr;
+  Ranges gaps;                   ///< of the full buffer; no parameter's
+  Group replicas;                ///< those that hold the same part of other replicas (HSDP)
+  bool sum_each_reduce = false;  ///< over the replicas; else they are not summed, or at step end
+  Group regather;                ///< the smaller group that gathers again
+  std::byte* kept = nullptr;     ///< (kept_range.numel) of `dtype`, for that; null: there is none
+  Range kept_range;              ///< of the full buffer
 };
 
 struct SchedulerSetup {

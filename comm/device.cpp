@@ -16,6 +16,10 @@ const char* to_string(Purpose purpose) {
       return "kept parameters";
     case Purpose::gradient_slots:
       return "gradient slots";
+    case Purpose::gradient_staging:
+      return "gradient staging";
+    case Purpose::wide_shard:
+      return "wide shard";
     case Purpose::optimizer:
       return "optimizer";
     case Purpose::temporary:

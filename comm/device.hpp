@@ -22,11 +22,13 @@ enum class Purpose : std::uint8_t {
   main_gradients,
   parameter_slots,
   gradient_slots,
+  gradient_staging,
   kept_parameters,
+  wide_shard,
   optimizer,
   temporary,  ///< exports and initialisation; gone afterwards
 };
-inline constexpr std::size_t purpose_count = 7;
+inline constexpr std::size_t purpose_count = 9;
 const char* to_string(Purpose purpose);
 
 class Device;
@@ -93,11 +95,17 @@ class Device {
                     DType to_dtype,
                     void* to,
                     std::int64_t numel) = 0;
-  /// sum[i] += part[i], in fp32. (numel) each; sum fp32, part of `dtype`.
-  virtual void accumulate(
-      Stream& stream, float* sum, DType dtype, const void* part, std::int64_t numel) = 0;
-  /// data[i] = data[i] / divisor: a true division, not a multiplication by the inverse.
-  virtual void divide(Stream& stream, float* data, std::int64_t numel, float divisor) = 0;
+  /// sum[i] += part[i], in fp32, rounded once to `sum_dtype`. (numel) each.
+  virtual void accumulate(Stream& stream,
+                          DType sum_dtype,
+                          void* sum,
+                          DType dtype,
+                          const void* part,
+                          std::int64_t numel) = 0;
+  /// data[i] = data[i] / divisor: a true division, not a multiplication by the inverse. In fp32,
+  /// rounded once to `dtype`.
+  virtual void divide(
+      Stream& stream, DType dtype, void* data, std::int64_t numel, float divisor) = 0;
   /// result[0] += Σ data[i]², in fp64 with a fixed order of sums; `*non_finite` is set to true if
   /// an element is infinite or not a number. Results are in host memory.
   virtual void squared_norm(Stream& stream,

@@ -126,12 +126,15 @@ void HostDevice::cast(Stream& stream,
 }
 
 void HostDevice::accumulate(
-    Stream& stream, float* sum, DType dtype, const void* part, std::int64_t numel) {
-  issue(stream, [sum, dtype, part, numel] { kernels::accumulate(sum, dtype, part, numel); });
+    Stream& stream, DType sum_dtype, void* sum, DType dtype, const void* part, std::int64_t numel) {
+  issue(stream, [sum_dtype, sum, dtype, part, numel] {
+    kernels::accumulate(sum_dtype, sum, dtype, part, numel);
+  });
 }
 
-void HostDevice::divide(Stream& stream, float* data, std::int64_t numel, float divisor) {
-  issue(stream, [data, numel, divisor] { kernels::divide(data, numel, divisor); });
+void HostDevice::divide(
+    Stream& stream, DType dtype, void* data, std::int64_t numel, float divisor) {
+  issue(stream, [dtype, data, numel, divisor] { kernels::divide(dtype, data, numel, divisor); });
 }
 
 void HostDevice::squared_norm(Stream& stream,

@@ -47,6 +47,7 @@ void round_sum(const float* a, const BFloat16* b, BFloat16* to, std::int64_t num
 void round_sum(
     const float* a, const BFloat16* b, const BFloat16* c, BFloat16* to, std::int64_t numel);
 void divide(float* data, std::int64_t numel, float divisor);
+void divide(BFloat16* data, std::int64_t numel, float divisor);
 void add_squares(const float* data, std::int64_t blocks, double* lanes);
 
 TROUPE_CLONES void f32_to_bf16(const float* from, BFloat16* to, std::int64_t numel) {
@@ -127,6 +128,13 @@ TROUPE_CLONES void divide(float* data, std::int64_t numel, float divisor) {
   }
 }
 
+TROUPE_CLONES void divide(BFloat16* data, std::int64_t numel, float divisor) {
+  TROUPE_INDEPENDENT_ITERATIONS
+  for (std::int64_t i = 0; i < numel; ++i) {
+    data[i] = to_bfloat16(to_float(data[i]) / divisor);
+  }
+}
+
 TROUPE_CLONES void add_squares(const float* data, std::int64_t blocks, double* lanes) {
   std::array<double, squared_norm_lanes> sums;
   std::copy_n(lanes, squared_norm_lanes, sums.begin());
@@ -168,16 +176,26 @@ void cast(
   }
 }
 
-void accumulate(float* sum, DType dtype, const void* part, std::int64_t numel) noexcept {
-  if (dtype == DType::f32) {
-    loops::add_f32(sum, static_cast<const float*>(part), sum, numel);
+void accumulate(
+    DType sum_dtype, void* sum, DType dtype, const void* part, std::int64_t numel) noexcept {
+  const bool narrow = dtype == DType::bf16;
+  if (sum_dtype == DType::f32) {
+    auto* to = static_cast<float*>(sum);
+    narrow ? loops::add_bf16_to_f32(to, static_cast<const BFloat16*>(part), to, numel)
+           : loops::add_f32(to, static_cast<const float*>(part), to, numel);
   } else {
-    loops::add_bf16_to_f32(sum, static_cast<const BFloat16*>(part), sum, numel);
+    auto* to = static_cast<BFloat16*>(sum);
+    narrow ? loops::round_sum(to, static_cast<const BFloat16*>(part), to, numel)
+           : loops::round_sum(static_cast<const float*>(part), to, to, numel);
   }
 }
 
-void divide(float* data, std::int64_t numel, float divisor) noexcept {
-  loops::divide(data, numel, divisor);
+void divide(DType dtype, void* data, std::int64_t numel, float divisor) noexcept {
+  if (dtype == DType::f32) {
+    loops::divide(static_cast<float*>(data), numel, divisor);
+  } else {
+    loops::divide(static_cast<BFloat16*>(data), numel, divisor);
+  }
 }
 
 void squared_norm(

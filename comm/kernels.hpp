@@ -18,11 +18,12 @@ namespace troupe::kernels {
 void cast(
     DType from_dtype, const void* from, DType to_dtype, void* to, std::int64_t numel) noexcept;
 
-/// sum[i] += part[i], in fp32.
-void accumulate(float* sum, DType dtype, const void* part, std::int64_t numel) noexcept;
+/// sum[i] += part[i], in fp32, rounded once to `sum_dtype`.
+void accumulate(
+    DType sum_dtype, void* sum, DType dtype, const void* part, std::int64_t numel) noexcept;
 
-/// data[i] = data[i] / divisor.
-void divide(float* data, std::int64_t numel, float divisor) noexcept;
+/// data[i] = data[i] / divisor, in fp32, rounded once to `dtype`.
+void divide(DType dtype, void* data, std::int64_t numel, float divisor) noexcept;
 
 /// Number of partial sums of `squared_norm`: element i goes to partial sum i % squared_norm_lanes,
 /// which are then added pairwise: lane j and j + half, until one is left.

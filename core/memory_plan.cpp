@@ -330,6 +330,15 @@ Result<MemoryPlan> plan_memory(const Model& model,
     reduced.bytes[i] = bucket.trainable ? slot_bytes(numel, limits.gradient_dtype) : 0;
     reduced.alone[i] = bucket.tied || limits.keep_gradients;
   }
+  std::int64_t staging_bytes = 0;
+  if (const DType sent = limits.reduce_dtype.value_or(limits.gradient_dtype);
+      sent != limits.gradient_dtype) {
+    for (std::size_t i = 0; i < bucket_count; ++i) {
+      staging_bytes =
+          std::max(staging_bytes,
+                   plan.buckets[i].trainable ? slot_bytes(layouts[i].numel_padded(), sent) : 0);
+    }
+  }
   for (const UnitId unit : limits.kept_units) {
     for (const BucketId bucket : plan.unit_buckets[unit]) {
       gathered.alone[bucket] = true;
@@ -362,6 +371,7 @@ Result<MemoryPlan> plan_memory(const Model& model,
     return planned.failure();
   }
   memory.arena_bytes = memory.parameters.bytes + memory.gradients.bytes;
+  memory.staging_bytes = staging_bytes;
   memory.prefetch_depth =
       limits.prefetch_depth.value_or(default_depth(plan, memory.parameters, ordinary.value()));
   return memory;

@@ -46,8 +46,10 @@ struct MemoryLimits {
   std::optional<int> outsized_gradient_slots = {};
   /// Buckets that may be held but not used since their gather; 0: no prefetch.
   std::optional<int> prefetch_depth = {};
-  /// Of gradient slots, and of what is reduced.
+  /// Of gradient slots.
   DType gradient_dtype = DType::f32;
+  /// Of what is reduced; not set: the same. Another one needs room to be cast in.
+  std::optional<DType> reduce_dtype = {};
   /// Every bucket has a slot of its own, and stays gathered.
   bool keep_gathered = false;
   /// So do the buckets that these units use.
@@ -85,7 +87,10 @@ struct MemoryPlan {
   /// Not set by the user: one less than the slots of the ordinary class; if every bucket has a slot
   /// of its own, twice the buckets of the unit that has most.
   int prefetch_depth = 0;
-  std::int64_t arena_bytes = 0;       ///< parameters.bytes + gradients.bytes
+  std::int64_t arena_bytes = 0;  ///< parameters.bytes + gradients.bytes
+  /// Beside the arena, where gradients are cast before they are reduced: one buffer, of the largest
+  /// trainable bucket, since the reduces of a rank come one after the other. 0: they are not cast.
+  std::int64_t staging_bytes = 0;
   std::vector<std::string> warnings;  ///< for instance: no slot to spare, so nothing overlaps
 };
 

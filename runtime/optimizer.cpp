@@ -100,6 +100,7 @@ void ShardedOptimizer::update_shard(Update& update, BucketId bucket) {
     }
     this->update(runtime, piece);
   }
+  update.put_back(bucket);  // other optimizers may have parameters in other buckets
 }
 
 Sgd::Sgd(const SgdOptions& options)

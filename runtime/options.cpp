@@ -86,9 +86,14 @@ Result<void> validate(const Options& options) {
     return refuse("alignment_numel", std::to_string(options.alignment_numel),
                   "1 to " + std::to_string(alignment_max));
   }
-  if (options.reduce_dtype != DType::f32 && options.reduce_dtype != DType::bf16) {
-    return refuse("reduce_dtype", std::to_string(static_cast<int>(options.reduce_dtype)),
-                  "DType::f32 or DType::bf16");
+  for (const auto& [field, dtype] :
+       {std::pair("reduce_dtype", options.reduce_dtype),
+        std::pair("gradient_dtype", options.gradient_dtype.value_or(DType::f32)),
+        std::pair("main_gradient_dtype", options.main_gradient_dtype),
+        std::pair("main_weight_dtype", options.main_weight_dtype)}) {
+    if (dtype != DType::f32 && dtype != DType::bf16) {
+      return refuse(field, std::to_string(static_cast<int>(dtype)), "DType::f32 or DType::bf16");
+    }
   }
   if (options.unused_parameters != UnusedParameters::zeros &&
       options.unused_parameters != UnusedParameters::error) {

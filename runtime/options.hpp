@@ -68,9 +68,18 @@ struct Options {
 
   // Arithmetic.
 
-  /// Dtype of gradients on the wire and in gradient slots. Sums are taken in fp32 in any case, main
-  /// weights and main gradients are fp32.
+  /// Dtype of gradients on the wire. Sums are taken in fp32 in any case.
   DType reduce_dtype = DType::f32;
+  /// Of full gradient buffers: what backwards write, and what micro-batches without a reduce
+  /// accumulate in. Not set: `reduce_dtype`. Where the two differ, gradients are cast in front of
+  /// each reduce, for which there is one more buffer, of the largest bucket.
+  std::optional<DType> gradient_dtype{};
+  /// In which main gradients are kept from reduce to reduce; bf16 rounds them at each, in half the
+  /// memory. Updates see them in fp32, as main weights and optimizer states.
+  DType main_gradient_dtype = DType::f32;
+  /// In which main weights of bf16 parameters are kept; bf16 rounds every update. Those of fp32
+  /// parameters are fp32.
+  DType main_weight_dtype = DType::f32;
   /// The summed gradient is divided by this, once. Not set: the number of ranks, which averages.
   std::optional<float> gradient_divisor{};
   /// The same for parameters of expert groups. Not set: as the others, since the tokens of all

@@ -53,7 +53,7 @@ std::string memory_text(const Report& report) {
   std::string text = named("memory of rank " + std::to_string(report.rank) + " of " +
                            std::to_string(report.world_size)) +
                      right_aligned("sharded") + right_aligned("unsharded") + "\n";
-  // Where full buffers stay, main weights of fp32 parameters are this rank's part of them.
+  // Where full buffers stay, main weights of the same dtype are this rank's part of them.
   const bool in_slots = row_of(report.strategy).full_buffer == FullBuffer::stays &&
                         own.main_weights == 0 && whole.main_weights > 0;
   const auto row = [&](const char* name, std::int64_t MemoryReport::* member) {
@@ -65,8 +65,14 @@ std::string memory_text(const Report& report) {
   row("  optimizer state", &MemoryReport::optimizer);
   row("  parameter slots", &MemoryReport::parameter_slots);
   row("  gradient slots", &MemoryReport::gradient_slots);
+  if (own.gradient_staging > 0) {
+    row("  gradient staging", &MemoryReport::gradient_staging);
+  }
   if (own.kept_parameters > 0) {
     row("  kept parameters", &MemoryReport::kept_parameters);
+  }
+  if (own.wide_shard > 0) {
+    row("  wide shard", &MemoryReport::wide_shard);
   }
   text += named("  total") + right_aligned(amount(own.total(), unit)) +
           right_aligned(amount(whole.total(), unit)) + "\n";

@@ -15,12 +15,15 @@ namespace troupe {
 
 /// Bytes allocated for each purpose. Constant after the first step.
 struct MemoryReport {
-  /// fp32 shards; those of fp32 parameters whose full buffers stay lie in there, in parameter slots
+  /// Shards; those of the dtype of parameters whose full buffers stay lie in there, in parameter
+  /// slots.
   std::int64_t main_weights = 0;
-  std::int64_t main_gradients = 0;  ///< fp32 shards
+  std::int64_t main_gradients = 0;  ///< shards
   std::int64_t parameter_slots = 0;
   std::int64_t gradient_slots = 0;
-  std::int64_t kept_parameters = 0;  ///< of what was gathered, for a smaller group
+  std::int64_t gradient_staging = 0;  ///< where gradients are cast before they are reduced
+  std::int64_t kept_parameters = 0;   ///< of what was gathered, for a smaller group
+  std::int64_t wide_shard = 0;        ///< where an update sees a shard of bf16 in fp32
   std::int64_t optimizer = 0;
   /// Most slot bytes that held gathered parameters, or gradients being filled, at any time; of all
   /// runtimes of the rank together.
@@ -28,8 +31,8 @@ struct MemoryReport {
   std::int64_t gradients_peak = 0;
 
   std::int64_t total() const {
-    return main_weights + main_gradients + parameter_slots + gradient_slots + kept_parameters +
-           optimizer;
+    return main_weights + main_gradients + parameter_slots + gradient_slots + gradient_staging +
+           kept_parameters + wide_shard + optimizer;
   }
 };
 

@@ -34,7 +34,7 @@ std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
                          "') inside an update; end the update first"});
   }
   const BucketId bucket = plan.bucket_of[parameter.id];
-  const Buffer full = gather_bucket(bucket, weights_of_[bucket]);
+  const Buffer full = gather_bucket(bucket);
   const auto& members = plan.buckets[bucket].parameters;
   const auto index =
       static_cast<std::size_t>(std::ranges::find(members, parameter.id) - members.begin());
@@ -58,27 +58,33 @@ Report RuntimeImpl::report() const {
                    .main_gradients = main_gradients_.bytes(),
                    .parameter_slots = parameter_slots_.bytes(),
                    .gradient_slots = gradient_slots_memory_.bytes(),
+                   .gradient_staging = gradient_staging_.bytes(),
                    .kept_parameters = kept_parameters_.bytes(),
+                   .wide_shard = wide_shard_.bytes(),
                    .unsharded_peak = counters.unsharded_bytes_peak.load(),
                    .gradients_peak = counters.gradient_bytes_peak.load()};
+  const auto bytes = [](std::int64_t numel, DType dtype) {
+    return numel * static_cast<std::int64_t>(size_of(dtype));
+  };
   std::int64_t trainable = 0;
-  std::int64_t copies = 0;  // of parameters that are not fp32 themselves
+  std::int64_t weights = 0;
+  std::int64_t copies = 0;  // of parameters whose main weights are of another dtype
   for (const Parameter& parameter : model.parameters()) {
+    const DType dtype = parameter.spec.dtype;
     trainable += parameter.spec.trainable ? parameter.numel : 0;
-    copies += parameter.spec.dtype == DType::f32
-                  ? 0
-                  : parameter.numel * static_cast<std::int64_t>(size_of(parameter.spec.dtype));
+    weights += bytes(parameter.numel, weight_dtype(dtype));
+    copies += dtype == weight_dtype(dtype) ? 0 : bytes(parameter.numel, dtype);
   }
   for (const auto& [name, buffers] : states) {
     for (const Buffer& buffer : buffers) {
       report.memory.optimizer += buffer.bytes();
     }
   }
-  constexpr std::int64_t fp32 = sizeof(float);
-  report.unsharded = {.main_weights = model.numel_total() * fp32,
-                      .main_gradients = trainable * fp32,
-                      .parameter_slots = copies,
-                      .optimizer = trainable * fp32 * static_cast<std::int64_t>(states.size())};
+  report.unsharded = {
+      .main_weights = weights,
+      .main_gradients = bytes(trainable, options.main_gradient_dtype),
+      .parameter_slots = copies,
+      .optimizer = bytes(trainable, DType::f32) * static_cast<std::int64_t>(states.size())};
   for (std::size_t op = 0; op < collective_count; ++op) {
     report.collectives[op] = rank.state().launches[op].load();
     report.bytes_sent[op] = rank.state().bytes_sent[op].load();

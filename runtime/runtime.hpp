@@ -48,7 +48,7 @@ class RuntimeImpl;
 struct ShardView {
   BucketId bucket = 0;
   bool trainable = true;
-  /// (own numel) fp32 main weights: parameters and the gaps between them; empty if another rank
+  /// (own numel) main weights in fp32: parameters and the gaps between them; empty if another rank
   /// owns the bucket (owner_broadcast). Keep gaps zero:
   /// element-wise updates with a zero gradient and weight do, and `pieces` names what is not a gap.
   std::span<float> weights;
@@ -81,7 +81,13 @@ class Update {
   std::size_t shard_count() const;
   /// A frozen bucket whose shard nobody asks for has not changed: where full buffers stay, it is
   /// not gathered again. Every rank asks for the same ones.
+  ///
+  /// Where main weights or gradients are stored in bf16, a view is of a widened copy, which
+  /// `finish` stores, rounded to nearest even; for that there is room for one shard at a time:
+  /// asking for another one before is refused (misuse).
   ShardView shard(std::size_t index);
+  /// Stores such a copy without finishing the bucket; it may be asked for again.
+  void put_back(std::size_t index);
   /// The bucket is up to date as far as the update's stream has got: it may be gathered again, also
   /// while later buckets are still being updated. Collective in effect (it may prefetch).
   void finish(BucketId bucket);

@@ -59,16 +59,30 @@ std::vector<std::string> RuntimeImpl::exchange(const char* label, const std::str
   return all;
 }
 
-Buffer RuntimeImpl::gather_bucket(BucketId bucket, float* own) {
+Buffer RuntimeImpl::gather_bucket(BucketId bucket) {
+  const DType dtype = weight_dtype(plan.buckets[bucket].dtype);
+  Buffer full = gather_bucket(bucket, dtype, weights_of_[bucket]);
+  if (dtype == DType::f32) {
+    return full;
+  }
+  const std::int64_t numel = layouts[bucket].numel_padded();
+  Buffer wide = value_or_throw(
+      device.allocate(numel * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary));
+  device.cast(Stream::caller(), dtype, full.data(), DType::f32, wide.data(), numel);
+  return wide;
+}
+
+Buffer RuntimeImpl::gather_bucket(BucketId bucket, DType dtype, const void* own) {
   const BucketLayout& layout = layouts[bucket];
   Buffer full = value_or_throw(device.allocate(
-      layout.numel_padded() * static_cast<std::int64_t>(sizeof(float)), Purpose::temporary));
+      layout.numel_padded() * static_cast<std::int64_t>(size_of(dtype)), Purpose::temporary));
   EventSet after;
   after.add(updated_[bucket]);
   CollectiveCall call{.op = row_of(options.strategy).unshard_by,
                       .runtime = actors_->id(),
                       .bucket = bucket,
                       .label = "for an export",
+                      .dtype = dtype,
                       .input = own,
                       .output = full.data(),
                       .numel = own_range(bucket).numel};

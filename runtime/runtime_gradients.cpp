@@ -54,12 +54,12 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
     }
     const std::int64_t numel = own_range(bucket.id).numel;
     if (std::ranges::find(unreduced, bucket.id) == unreduced.end()) {
-      device.divide(Stream::caller(), gradients_of_[bucket.id], numel,
+      device.divide(Stream::caller(), options.main_gradient_dtype, gradients_of_[bucket.id], numel,
                     divisor_of(bucket) * loss_scale);
     } else {
       await_update(bucket.id, nullptr);
       device.zero(Stream::caller(), gradients_of_[bucket.id],
-                  numel * static_cast<std::int64_t>(size_of(DType::f32)));
+                  numel * static_cast<std::int64_t>(size_of(options.main_gradient_dtype)));
     }
   }
   gradients_finished = true;
@@ -112,8 +112,8 @@ GradientNorm RuntimeImpl::clip_gradients(float max_norm) {
     for (const Bucket& bucket : plan.buckets) {
       if (bucket.trainable) {
         await_update(bucket.id, nullptr);
-        device.divide(Stream::caller(), gradients_of_[bucket.id], own_range(bucket.id).numel,
-                      divisor);
+        device.divide(Stream::caller(), options.main_gradient_dtype, gradients_of_[bucket.id],
+                      own_range(bucket.id).numel, divisor);
       }
     }
   }
@@ -131,7 +131,7 @@ GradientNorm RuntimeImpl::measure_gradients() {
   bool non_finite = false;
   for (const Bucket& bucket : plan.buckets) {
     if (bucket.trainable) {
-      device.squared_norm(Stream::caller(), DType::f32, gradients_of_[bucket.id],
+      device.squared_norm(Stream::caller(), options.main_gradient_dtype, gradients_of_[bucket.id],
                           own_range(bucket.id).numel, &own.squares, &non_finite);
     }
   }
@@ -170,7 +170,7 @@ void RuntimeImpl::check_gradients(const OpenUse& use) {
   }
   for (const std::uint32_t index : use.contributed) {
     const Place& place = places_[use.unit][index];
-    const DType dtype = options.reduce_dtype;
+    const DType dtype = gradient_dtype();
     const std::byte* slot = table_.gradient_slots[used(use, place.bucket).gradient_slot];
     double squares = 0;
     bool non_finite = false;

@@ -54,7 +54,19 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void finish_update(BucketId bucket, Stream* stream, bool changed);
   /// `complete`: every bucket is finished; `half`: shards may have been written, and not all are.
   void end_update(bool complete, bool half);
-  ShardView shard(BucketId bucket);
+  ShardView shard(BucketId bucket, Stream* stream = nullptr);
+  void put_back(BucketId bucket, Stream* stream);
+  /// This rank's main weights and gradients in fp32: where they are stored, or widened on `stream`
+  /// into the room that there is for one shard, until the next call. Refused (misuse) while an
+  /// update uses it for another shard.
+  std::span<float> main_weights(BucketId bucket, Stream& stream);
+  std::span<const float> main_gradients(BucketId bucket, Stream& stream);
+  /// Main weights from element `offset` of this rank's shard on, as they are stored.
+  void store_weights(BucketId bucket, std::int64_t offset, const float* values, std::int64_t numel);
+  /// Of the main weights of parameters of `dtype`.
+  DType weight_dtype(DType dtype) const {
+    return dtype == DType::f32 ? DType::f32 : options.main_weight_dtype;
+  }
   void initialize(const std::function<void(ParameterView)>& fill, Update& update);
   std::vector<float> full_parameter(std::string_view full_name);
   Report report() const;
@@ -68,7 +80,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   std::vector<std::string> exchange(const char* label, const std::string& own);
   /// The whole of a bucket, in fp32 main weights; of experts, that of this rank's group.
   /// Collective.
-  Buffer gather_bucket(BucketId bucket) { return gather_bucket(bucket, weights_of_[bucket]); }
+  Buffer gather_bucket(BucketId bucket);
   /// The same buffer on every rank, that of `root`. Collective.
   void broadcast_bucket(const Buffer& full, int root);
   /// The save that `finish` or the next save makes complete, if there was one.
@@ -165,6 +177,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   Range own_range(BucketId bucket) const;
   Range kept_range(BucketId bucket) const;
   bool weights_in_slot(BucketId bucket) const;
+  float* wide_room(BucketId bucket, std::int64_t offset);
+  DType gradient_dtype() const { return options.gradient_dtype.value_or(options.reduce_dtype); }
   float divisor_of(const Bucket& bucket) const;
   void allocate();
   void spawn();
@@ -195,7 +209,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void note_closed(ScopeKind kind);
   ScheduleCounters schedule() const;
   void note_step_end();
-  Buffer gather_bucket(BucketId bucket, float* own);
+  Buffer gather_bucket(BucketId bucket, DType dtype, const void* own);
   void place_whole(const RuntimeImpl& old,
                    BucketId from,
                    const float* whole,
@@ -208,11 +222,15 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   Buffer main_gradients_;
   Buffer parameter_slots_;
   Buffer gradient_slots_memory_;
+  Buffer gradient_staging_;
   Buffer kept_parameters_;
+  Buffer wide_shard_;                 ///< fp32: weights, from `wide_gradients_` on gradients
+  std::int64_t wide_gradients_ = 0;   ///< elements
+  BucketId wide_bucket_ = no_bucket;  ///< whose shard an update has asked for, in there
   ProcessGroups groups_;
-  std::vector<float*> weights_of_;    ///< per bucket
-  std::vector<float*> gradients_of_;  ///< per bucket; null: frozen
-  std::vector<std::byte*> kept_of_;   ///< per bucket; null: nothing is kept
+  std::vector<std::byte*> weights_of_;    ///< per bucket
+  std::vector<std::byte*> gradients_of_;  ///< per bucket; null: frozen
+  std::vector<std::byte*> kept_of_;       ///< per bucket; null: nothing is kept
   SlotTable table_;
   std::unique_ptr<RuntimeActors> actors_;
 

@@ -11,13 +11,13 @@ namespace troupe {
 void RuntimeImpl::take_over(RuntimeImpl& old) {
   begin_update(nullptr);
   for (const Bucket& bucket : old.plan.buckets) {
-    const Buffer whole = old.gather_bucket(bucket.id, old.weights_of_[bucket.id]);
+    const Buffer whole = old.gather_bucket(bucket.id);
     place_whole(old, bucket.id, whole.as<float>(), {});
   }
   for (auto& [name, buffers] : old.states) {
     for (const Bucket& bucket : old.plan.buckets) {
       if (old.states_made.at(name)[bucket.id]) {
-        const Buffer whole = old.gather_bucket(bucket.id, buffers[bucket.id].as<float>());
+        const Buffer whole = old.gather_bucket(bucket.id, DType::f32, buffers[bucket.id].data());
         place_whole(old, bucket.id, whole.as<float>(), name);
       }
     }
@@ -61,11 +61,15 @@ void RuntimeImpl::place_whole(const RuntimeImpl& old,
     if (!state_name.empty() && !plan.buckets[to].trainable) {
       continue;
     }
-    float* own = state_name.empty() ? weights_of_[to] : state(state_name, to).data();
     const float* values = whole + old.layouts[from].parameters()[index].offset;
     for (const ShardPiece& piece : layouts[to].pieces(groups_.of(plan.buckets[to]).member)) {
       if (plan.buckets[to].parameters[piece.index] == members[index]) {
-        std::copy_n(values + piece.parameter_offset, piece.numel, own + piece.shard_offset);
+        const float* from_here = values + piece.parameter_offset;
+        if (state_name.empty()) {
+          store_weights(to, piece.shard_offset, from_here, piece.numel);
+        } else {
+          std::copy_n(from_here, piece.numel, state(state_name, to).data() + piece.shard_offset);
+        }
       }
     }
   }

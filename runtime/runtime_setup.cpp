@@ -20,7 +20,12 @@ Options validated(Options options) {
   throw Error({.code = ErrorCode::bad_configuration, .text = std::move(text)});
 }
 
-Model validated(Model model) {
+Model validated(Model model, const Options& options) {
+  const auto is_narrow = [](const Parameter& each) { return each.spec.dtype != DType::f32; };
+  if (options.main_weight_dtype == DType::bf16 &&
+      std::ranges::none_of(model.parameters(), is_narrow)) {
+    refuse("Options::main_weight_dtype is bf16; expected fp32: no parameter of the model is bf16");
+  }
   for (const Parameter& parameter : model.parameters()) {
     const std::string& group = parameter.spec.group;
     if (!group.empty() && group != expert_group) {
@@ -82,7 +87,8 @@ MemoryLimits limits_of(const Model& model, const Options& options) {
           .gradient_slots = options.gradient_slots,
           .outsized_gradient_slots = options.outsized_gradient_slots,
           .prefetch_depth = options.overlap ? options.prefetch_depth : 0,
-          .gradient_dtype = options.reduce_dtype,
+          .gradient_dtype = options.gradient_dtype.value_or(options.reduce_dtype),
+          .reduce_dtype = options.reduce_dtype,
           .keep_gathered = row_of(options.strategy).full_buffer == FullBuffer::stays ||
                            !options.reshard_after_forward,
           .kept_units = std::move(kept_units),
@@ -106,7 +112,7 @@ RuntimeImpl::RuntimeImpl(World& given_world, Model given_model, Options given_op
       context(given_world.context()),
       rank(context.actors()),
       device(context.device()),
-      model(validated(std::move(given_model))),
+      model(validated(std::move(given_model), given_options)),
       options(validated(std::move(given_options))),
       mesh(resolved(options, context.size())),
       plan(planned(model, options, mesh)),
@@ -138,15 +144,21 @@ Range RuntimeImpl::own_range(BucketId bucket) const {
   return layouts[bucket].shard(groups_.of(plan.buckets[bucket]).member);
 }
 
-/// Where full buffers stay, fp32 main weights are this rank's part of it: they change only in an
-/// update, when nothing reads it.
+/// Where full buffers stay, main weights of the same dtype are this rank's part of it: they change
+/// only in an update, when nothing reads it.
 bool RuntimeImpl::weights_in_slot(BucketId bucket) const {
-  return row_of(options.strategy).full_buffer == FullBuffer::stays &&
-         plan.buckets[bucket].dtype == DType::f32;
+  const DType dtype = plan.buckets[bucket].dtype;
+  return row_of(options.strategy).full_buffer == FullBuffer::stays && dtype == weight_dtype(dtype);
 }
 
 void RuntimeImpl::allocate() {
   constexpr auto fp32 = static_cast<std::int64_t>(size_of(DType::f32));
+  const auto bytes = [](std::int64_t numel, DType dtype) {
+    const std::int64_t size = numel * static_cast<std::int64_t>(size_of(dtype));
+    return (size + fp32 - 1) / fp32 * fp32;  // behind bf16 may lie fp32
+  };
+  std::int64_t wide_weights = 0;
+  std::int64_t wide_gradients = 0;
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
   std::int64_t kept = 0;
@@ -157,16 +169,25 @@ void RuntimeImpl::allocate() {
     weight_offset.push_back(weights);
     gradient_offset.push_back(gradients);
     kept_offset.push_back(kept);
-    weights += weights_in_slot(bucket.id) ? 0 : own_range(bucket.id).numel;
-    gradients += bucket.trainable ? own_range(bucket.id).numel : 0;
+    const std::int64_t own = own_range(bucket.id).numel;
+    weights += weights_in_slot(bucket.id) ? 0 : bytes(own, weight_dtype(bucket.dtype));
+    gradients += bucket.trainable ? bytes(own, options.main_gradient_dtype) : 0;
+    wide_weights = std::max(wide_weights, weight_dtype(bucket.dtype) == DType::f32 ? 0 : own);
+    wide_gradients = std::max(
+        wide_gradients, !bucket.trainable || options.main_gradient_dtype == DType::f32 ? 0 : own);
     kept += kept_range(bucket.id).numel * static_cast<std::int64_t>(size_of(bucket.dtype));
   }
-  main_weights_ = value_or_throw(device.allocate(weights * fp32, Purpose::main_weights));
-  main_gradients_ = value_or_throw(device.allocate(gradients * fp32, Purpose::main_gradients));
+  main_weights_ = value_or_throw(device.allocate(weights, Purpose::main_weights));
+  main_gradients_ = value_or_throw(device.allocate(gradients, Purpose::main_gradients));
+  wide_shard_ =
+      value_or_throw(device.allocate((wide_weights + wide_gradients) * fp32, Purpose::wide_shard));
+  wide_gradients_ = wide_weights;
   parameter_slots_ =
       value_or_throw(device.allocate(memory.parameters.bytes, Purpose::parameter_slots));
   gradient_slots_memory_ =
       value_or_throw(device.allocate(memory.gradients.bytes, Purpose::gradient_slots));
+  gradient_staging_ =
+      value_or_throw(device.allocate(memory.staging_bytes, Purpose::gradient_staging));
   kept_parameters_ = value_or_throw(device.allocate(kept, Purpose::kept_parameters));
   for (const std::int64_t offset : memory.parameters.slot_offset) {
     table_.slots.push_back(parameter_slots_.bytes_at(offset));
@@ -180,15 +201,16 @@ void RuntimeImpl::allocate() {
   table_.reduced.resize(table_.gradient_slots.size());
   gradient_slots_.resize(table_.gradient_slots.size());
   for (const Bucket& bucket : plan.buckets) {
-    float* own = main_weights_.as<float>() + weight_offset[bucket.id];
+    std::byte* own = main_weights_.bytes_at(weight_offset[bucket.id]);
     if (weights_in_slot(bucket.id)) {
       const SlotClass& slot_class =
           memory.parameters.classes[memory.parameters.class_of[bucket.id]];
-      own = reinterpret_cast<float*>(table_.slots[slot_class.first]) + own_range(bucket.id).offset;
+      own = table_.slots[slot_class.first] +
+            own_range(bucket.id).offset * static_cast<std::int64_t>(size_of(bucket.dtype));
     }
     weights_of_.push_back(own);
-    gradients_of_.push_back(
-        bucket.trainable ? main_gradients_.as<float>() + gradient_offset[bucket.id] : nullptr);
+    gradients_of_.push_back(bucket.trainable ? main_gradients_.bytes_at(gradient_offset[bucket.id])
+                                             : nullptr);
     kept_of_.push_back(kept_range(bucket.id).numel > 0
                            ? kept_parameters_.bytes_at(kept_offset[bucket.id])
                            : nullptr);
@@ -233,6 +255,7 @@ void RuntimeImpl::spawn() {
   SchedulerSetup scheduler{.plan = make_schedule_plan(model, plan, memory, rules),
                            .slot_bytes = bytes_of_slots(memory.parameters),
                            .gradient_slot_bytes = bytes_of_slots(memory.gradients)};
+  std::byte* const staging = memory.staging_bytes > 0 ? gradient_staging_.bytes_at(0) : nullptr;
   std::vector<BucketSetup> buckets;
   for (const Bucket& bucket : plan.buckets) {
     const BucketLayout& layout = layouts[bucket.id];
@@ -242,15 +265,19 @@ void RuntimeImpl::spawn() {
     buckets.push_back({.id = bucket.id,
                        .label = model.units()[bucket.units.front()].name,
                        .dtype = bucket.dtype,
-                       .gradient_dtype = options.reduce_dtype,
+                       .gradient_dtype = gradient_dtype(),
+                       .reduce_dtype = options.reduce_dtype,
                        .unshard_by = row_of(options.strategy).unshard_by,
                        .reduce_by = row_of(options.strategy).reduce_by,
                        .group = groups_.of(bucket).group,
                        .owner = bucket.owner,
                        .numel = layout.numel_padded(),
                        .own = own_range(bucket.id),
+                       .weight_dtype = weight_dtype(bucket.dtype),
                        .main_weights = weights_of_[bucket.id],
+                       .main_gradient_dtype = options.main_gradient_dtype,
                        .main_gradients = gradients_of_[bucket.id],
+                       .staging = staging,
                        .gaps = ranges(layout.gaps()),
                        .replicas = groups_.replicas.group,
                        .sum_each_reduce = rules.replica_sum == ReplicaSum::every_reduce,
@@ -272,9 +299,10 @@ RuntimeImpl::~RuntimeImpl() {
                 "; its memory is left behind");
     // On purpose: somebody may still read it. Out of memory for a pointer ends the process.
     // NOLINTBEGIN(bugprone-unhandled-exception-at-new,clang-analyzer-cplusplus.NewDeleteLeaks)
-    static_cast<void>(new std::array<Buffer, 5>{
+    static_cast<void>(new std::array<Buffer, 7>{
         std::move(main_weights_), std::move(main_gradients_), std::move(parameter_slots_),
-        std::move(gradient_slots_memory_), std::move(kept_parameters_)});
+        std::move(gradient_slots_memory_), std::move(gradient_staging_),
+        std::move(kept_parameters_), std::move(wide_shard_)});
     static_cast<void>(new auto(std::move(states)));
     // NOLINTEND(bugprone-unhandled-exception-at-new,clang-analyzer-cplusplus.NewDeleteLeaks)
   };

@@ -32,6 +32,7 @@ void RuntimeImpl::begin_update(Stream* stream) {
 
 void RuntimeImpl::end_update(bool complete, bool half) {
   updating_ = false;
+  wide_bucket_ = no_bucket;  // if it was abandoned
   updated_since_ = true;
   half_updated_ = half_updated_ || half;
   if (complete) {
@@ -42,6 +43,7 @@ void RuntimeImpl::end_update(bool complete, bool half) {
 
 void RuntimeImpl::finish_update(BucketId bucket, Stream* stream, bool changed) {
   const Call guard(*this, "Update::finish");
+  put_back(bucket, stream);
   updated_[bucket] = stream != nullptr ? stream->record() : Event{};
   ask({.kind = TrainerEventKind::updated,
        .bucket = bucket,
@@ -50,17 +52,76 @@ void RuntimeImpl::finish_update(BucketId bucket, Stream* stream, bool changed) {
   ++versions[bucket];
 }
 
-ShardView RuntimeImpl::shard(BucketId bucket) {
-  const auto numel = static_cast<std::size_t>(own_range(bucket).numel);
+ShardView RuntimeImpl::shard(BucketId bucket, Stream* stream) {
+  Stream& on = stream != nullptr ? *stream : Stream::caller();
   ShardView view{.bucket = bucket,
                  .trainable = plan.buckets[bucket].trainable,
-                 .weights = {weights_of_[bucket], numel},
+                 .weights = main_weights(bucket, on),
                  .gradients = {},
                  .pieces = layouts[bucket].pieces(groups_.of(plan.buckets[bucket]).member)};
+  bool widened = weight_dtype(plan.buckets[bucket].dtype) != DType::f32;
   if (view.trainable && gradients_finished) {
-    view.gradients = {gradients_of_[bucket], numel};
+    view.gradients = main_gradients(bucket, on);
+    widened = widened || options.main_gradient_dtype != DType::f32;
   }
+  wide_bucket_ = widened ? bucket : wide_bucket_;
   return view;
+}
+
+std::span<float> RuntimeImpl::main_weights(BucketId bucket, Stream& stream) {
+  const std::int64_t numel = own_range(bucket).numel;
+  const DType dtype = weight_dtype(plan.buckets[bucket].dtype);
+  auto* weights = reinterpret_cast<float*>(weights_of_[bucket]);
+  if (dtype != DType::f32) {
+    weights = wide_room(bucket, 0);
+    if (wide_bucket_ != bucket) {  // else it is there, with what was written since
+      device.cast(stream, dtype, weights_of_[bucket], DType::f32, weights, numel);
+    }
+  }
+  return {weights, static_cast<std::size_t>(numel)};
+}
+
+std::span<const float> RuntimeImpl::main_gradients(BucketId bucket, Stream& stream) {
+  const std::int64_t numel = own_range(bucket).numel;
+  auto* gradients = reinterpret_cast<float*>(gradients_of_[bucket]);
+  if (options.main_gradient_dtype != DType::f32) {
+    gradients = wide_room(bucket, wide_gradients_);
+    device.cast(stream, options.main_gradient_dtype, gradients_of_[bucket], DType::f32, gradients,
+                numel);
+  }
+  return {gradients, static_cast<std::size_t>(numel)};
+}
+
+/// Where shards are widened, from element `offset` on.
+float* RuntimeImpl::wide_room(BucketId bucket, std::int64_t offset) {
+  if (wide_bucket_ != no_bucket && wide_bucket_ != bucket) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = "shard " + std::to_string(bucket) + " was asked for while shard " +
+                         std::to_string(wide_bucket_) +
+                         " is in use: main weights or gradients in bf16 are widened one shard at a "
+                         "time; finish that one, or put it back, first",
+                 .bucket = bucket});
+  }
+  return wide_shard_.as<float>() + offset;
+}
+
+void RuntimeImpl::store_weights(BucketId bucket,
+                                std::int64_t offset,
+                                const float* values,
+                                std::int64_t numel) {
+  const DType dtype = weight_dtype(plan.buckets[bucket].dtype);
+  device.cast(Stream::caller(), DType::f32, values, dtype,
+              weights_of_[bucket] + offset * static_cast<std::int64_t>(size_of(dtype)), numel);
+}
+
+/// Stores what was written to widened weights; their room is free again.
+void RuntimeImpl::put_back(BucketId bucket, Stream* stream) {
+  const DType dtype = weight_dtype(plan.buckets[bucket].dtype);
+  if (wide_bucket_ == bucket && dtype != DType::f32) {
+    device.cast(stream != nullptr ? *stream : Stream::caller(), DType::f32, wide_shard_.as<float>(),
+                dtype, weights_of_[bucket], own_range(bucket).numel);
+  }
+  wide_bucket_ = wide_bucket_ == bucket ? no_bucket : wide_bucket_;
 }
 
 std::span<float> RuntimeImpl::state(std::string_view name, BucketId bucket) {
@@ -170,8 +231,15 @@ ShardView Update::shard(std::size_t index) {
                  (index < finished_.size() ? "it was finished already"
                                            : "there are " + std::to_string(finished_.size()))});
   }
+  ShardView shard = runtime_->shard(static_cast<BucketId>(index), stream_);
   seen_[index] = true;
-  return runtime_->shard(static_cast<BucketId>(index));
+  return shard;
+}
+
+void Update::put_back(std::size_t index) {
+  if (index < finished_.size() && !finished_[index]) {
+    runtime_->put_back(static_cast<BucketId>(index), stream_);
+  }
 }
 
 void Update::finish(BucketId bucket) {

@@ -330,7 +330,7 @@ GradientView RuntimeImpl::gradient(std::uint32_t use, std::string_view name) {
                        "' is frozen (trainable is false) and has no gradient"));
   }
   const SlotId slot = used(open, found.bucket).gradient_slot;
-  const DType dtype = options.reduce_dtype;
+  const DType dtype = gradient_dtype();
   std::byte* data =
       table_.gradient_slots[slot] + found.range.offset * static_cast<std::int64_t>(size_of(dtype));
   std::vector<bool>& written = gradient_slots_[slot].written;

@@ -132,15 +132,16 @@ void SimulatedDevice::cast(Stream& stream,
 }
 
 void SimulatedDevice::accumulate(
-    Stream& stream, float* sum, DType dtype, const void* part, std::int64_t numel) {
+    Stream& stream, DType sum_dtype, void* sum, DType dtype, const void* part, std::int64_t numel) {
   issue(stream, "accumulate",
-        {reads(part, bytes_of(dtype, numel)), writes(sum, bytes_of(DType::f32, numel))},
-        [=] { kernels::accumulate(sum, dtype, part, numel); });
+        {reads(part, bytes_of(dtype, numel)), writes(sum, bytes_of(sum_dtype, numel))},
+        [=] { kernels::accumulate(sum_dtype, sum, dtype, part, numel); });
 }
 
-void SimulatedDevice::divide(Stream& stream, float* data, std::int64_t numel, float divisor) {
-  issue(stream, "divide", {writes(data, bytes_of(DType::f32, numel))},
-        [=] { kernels::divide(data, numel, divisor); });
+void SimulatedDevice::divide(
+    Stream& stream, DType dtype, void* data, std::int64_t numel, float divisor) {
+  issue(stream, "divide", {writes(data, bytes_of(dtype, numel))},
+        [=] { kernels::divide(dtype, data, numel, divisor); });
 }
 
 void SimulatedDevice::squared_norm(Stream& stream,

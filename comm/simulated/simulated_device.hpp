@@ -44,9 +44,13 @@ class SimulatedDevice final : public Device {
             DType to_dtype,
             void* to,
             std::int64_t numel) override;
-  void accumulate(
-      Stream& stream, float* sum, DType dtype, const void* part, std::int64_t numel) override;
-  void divide(Stream& stream, float* data, std::int64_t numel, float divisor) override;
+  void accumulate(Stream& stream,
+                  DType sum_dtype,
+                  void* sum,
+                  DType dtype,
+                  const void* part,
+                  std::int64_t numel) override;
+  void divide(Stream& stream, DType dtype, void* data, std::int64_t numel, float divisor) override;
   void squared_norm(Stream& stream,
                     DType dtype,
                     const void* data,

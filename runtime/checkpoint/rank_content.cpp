@@ -97,7 +97,11 @@ RankContent rank_content(RuntimeImpl& runtime, const StateTable& states, std::st
     }
   };
   for (const Bucket& bucket : runtime.plan.buckets) {
-    add(bucket.id, runtime.shard(bucket.id).weights, weight_name);
+    std::span<const float> weights = runtime.main_weights(bucket.id, Stream::caller());
+    if (runtime.weight_dtype(bucket.dtype) != DType::f32) {  // widened, one shard at a time
+      weights = content.widened.emplace_back(weights.begin(), weights.end());
+    }
+    add(bucket.id, weights, weight_name);
   }
   for (const auto& [name, buckets] : states) {
     for (const BucketId bucket : buckets) {

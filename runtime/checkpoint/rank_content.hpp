@@ -33,6 +33,8 @@ struct RankContent {
   std::vector<TensorSpec> tensors;
   std::vector<std::span<const std::byte>> data;
   TensorMetadata metadata;
+  std::vector<std::vector<float>>
+      widened;  ///< main weights that are stored in bf16; `data` is there
 
   std::int64_t data_bytes() const;
 };

@@ -81,7 +81,7 @@ TEST_CASE("a launch that is refused has no span, the cast before it has one") {
   std::vector<BFloat16> narrow(8);
   Launch launch = bench.launch(1, BucketActor());
   launch.own = std::make_shared<OwnCollective>();
-  launch.cast = {memory.data(), DType::bf16, narrow.data(), 8};
+  launch.cast = {DType::f32, memory.data(), DType::bf16, narrow.data(), 8};
   bench.tell(bench.comm, launch);
   bench.finish_stream();
   const std::vector<TraceSpan> spans = trace.spans();

@@ -164,19 +164,32 @@ TEST_CASE("a cast between equal dtypes is a copy, in place too") {
   CHECK(bits_of(to) == bits_of(values));
 }
 
-TEST_CASE("accumulate adds in fp32, element by element") {
+TEST_CASE("accumulate adds in fp32, element by element, and rounds a bf16 sum once") {
   for_sizes_and_offsets([](std::int64_t numel, std::int64_t offset) {
     const auto part = ordinary(numel + offset, 3);
     const auto part_bf16 = as_bf16(part);
     const auto before = ordinary(numel + offset, 4);
     auto sum = before;
     auto sum_bf16 = before;
-    kernels::accumulate(sum.data() + offset, DType::f32, part.data() + offset, numel);
-    kernels::accumulate(sum_bf16.data() + offset, DType::bf16, part_bf16.data() + offset, numel);
+    const auto narrow_before = as_bf16(before);
+    auto narrow_sum = narrow_before;
+    auto narrow_sum_bf16 = narrow_before;
+    kernels::accumulate(DType::f32, sum.data() + offset, DType::f32, part.data() + offset, numel);
+    kernels::accumulate(DType::f32, sum_bf16.data() + offset, DType::bf16,
+                        part_bf16.data() + offset, numel);
+    kernels::accumulate(DType::bf16, narrow_sum.data() + offset, DType::f32, part.data() + offset,
+                        numel);
+    kernels::accumulate(DType::bf16, narrow_sum_bf16.data() + offset, DType::bf16,
+                        part_bf16.data() + offset, numel);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       const bool inside = i >= static_cast<std::size_t>(offset);
       REQUIRE(sum[i] == (inside ? before[i] + part[i] : before[i]));
       REQUIRE(sum_bf16[i] == (inside ? before[i] + to_float(part_bf16[i]) : before[i]));
+      const float narrow = to_float(narrow_before[i]);
+      REQUIRE(to_float(narrow_sum[i]) ==
+              (inside ? to_float(to_bfloat16(narrow + part[i])) : narrow));
+      REQUIRE(to_float(narrow_sum_bf16[i]) ==
+              (inside ? to_float(to_bfloat16(narrow + to_float(part_bf16[i]))) : narrow));
     }
   });
 }
@@ -186,16 +199,21 @@ TEST_CASE("divide is a true division") {
     const auto before = ordinary(numel + offset, 5);
     for (const float divisor : {3.0F, 7.0F, 300.0F}) {
       auto data = before;
-      kernels::divide(data.data() + offset, numel, divisor);
+      auto narrow = as_bf16(before);
+      kernels::divide(DType::f32, data.data() + offset, numel, divisor);
+      kernels::divide(DType::bf16, narrow.data() + offset, numel, divisor);
       for (std::size_t i = 0; i < data.size(); ++i) {
         const bool inside = i >= static_cast<std::size_t>(offset);
         REQUIRE(data[i] == (inside ? before[i] / divisor : before[i]));
+        const float rounded = to_float(to_bfloat16(before[i]));
+        REQUIRE(to_float(narrow[i]) ==
+                (inside ? to_float(to_bfloat16(rounded / divisor)) : rounded));
       }
     }
   });
   // Multiplying by the inverse would round twice: 5 / 3 differs from 5 · (1 / 3) in the last bit.
   std::vector<float> five(64, 5.0F);
-  kernels::divide(five.data(), 64, 3.0F);
+  kernels::divide(DType::f32, five.data(), 64, 3.0F);
   CHECK(five[63] == 5.0F / 3.0F);
 }
 
@@ -400,8 +418,9 @@ TEST_CASE("no bytes may have null addresses") {
   double result = 1;
   bool non_finite = false;
   kernels::cast(DType::f32, nullptr, DType::bf16, nullptr, 0);
-  kernels::accumulate(nullptr, DType::bf16, nullptr, 0);
-  kernels::divide(nullptr, 0, 2.0F);
+  kernels::accumulate(DType::f32, nullptr, DType::bf16, nullptr, 0);
+  kernels::accumulate(DType::bf16, nullptr, DType::f32, nullptr, 0);
+  kernels::divide(DType::bf16, nullptr, 0, 2.0F);
   kernels::squared_norm(DType::f32, nullptr, 0, &result, &non_finite);
   kernels::sum(sources, DType::bf16, nullptr, 0);
   kernels::copy(nullptr, nullptr, 0);
@@ -420,8 +439,8 @@ TEST_CASE("a device's kernels run in order on a worker stream, and at once on th
     double norm = 0;
     bool non_finite = false;
     device.cast(stream, DType::f32, data.data(), DType::bf16, narrow.data(), 3);
-    device.accumulate(stream, sum.data(), DType::bf16, narrow.data(), 3);  // 11 12 13
-    device.divide(stream, sum.data(), 2, 2.0F);                            // 5.5 6 13
+    device.accumulate(stream, DType::f32, sum.data(), DType::bf16, narrow.data(), 3);  // 11 12 13
+    device.divide(stream, DType::f32, sum.data(), 2, 2.0F);                            // 5.5 6 13
     device.squared_norm(stream, DType::f32, sum.data(), 3, &norm, &non_finite);
     device.copy(stream, copied.data(), sum.data(), 3 * sizeof(float));
     device.zero(stream, sum.data(), 2 * sizeof(float));

@@ -127,6 +127,23 @@ TEST_CASE("slot bytes are padded to the world size, the dtype counted, rounded u
   CHECK(half.gradients.classes[0].bytes_per_slot == 512);
 }
 
+TEST_CASE("gradients that are cast for the wire need room for the largest trainable bucket once") {
+  Planned model;
+  model.unit("a", {1000, 200});
+  model.unit("b", {1002});
+  const UnitId frozen = model.model.add_unit("c");
+  model.model.add_parameter(frozen, {.name = "w", .shape = {5000}, .trainable = false});
+  CHECK(model.planned().staging_bytes == 0);
+  CHECK(model.planned({.reduce_dtype = DType::f32}).staging_bytes == 0);
+  CHECK(model.planned({.gradient_dtype = DType::bf16}).staging_bytes == 0);
+  const MemoryPlan plan = model.planned({.reduce_dtype = DType::bf16});
+  CHECK(plan.staging_bytes == 2048);  // 2004 bytes
+  CHECK(plan.arena_bytes == plan.parameters.bytes + plan.gradients.bytes);
+  const MemoryPlan wide =
+      model.planned({.gradient_dtype = DType::bf16, .reduce_dtype = DType::f32});
+  CHECK(wide.staging_bytes == 4096);  // 4008 bytes
+}
+
 TEST_CASE("the ordinary class is the one that most units use; of equals the larger") {
   Planned model;
   model.unit("a", {4096});

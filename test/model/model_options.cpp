@@ -34,6 +34,10 @@ void draw_variant(Random& random, const Model& model, int ranks, Options& option
     options.sum_replicas_at_step_end = random.percent(40);
   }
   options.free_full_gradients = !random.percent(30);
+  if (random.percent(15)) {  // cast in front of each reduce
+    options.gradient_dtype = DType::f32;
+    options.reduce_dtype = DType::bf16;
+  }
   switch (variant) {
     case owner_broadcast:
       options.strategy = Strategy::owner_broadcast;
@@ -74,7 +78,9 @@ MemoryPlan plan_of(const Model& model, const BucketPlan& plan, int ranks, const 
                           ? BucketLayout::owned(numels, 0, members, options.alignment_numel)
                           : BucketLayout(numels, members, options.alignment_numel));
   }
-  MemoryLimits limits{.keep_gathered = is_agreed(options) || !options.reshard_after_forward,
+  MemoryLimits limits{.gradient_dtype = DType::f32,
+                      .reduce_dtype = options.reduce_dtype,
+                      .keep_gathered = is_agreed(options) || !options.reshard_after_forward,
                       .keep_gradients = !options.free_full_gradients};
   for (const std::string& unit : options.keep_gathered) {
     limits.kept_units.push_back(model.unit(unit));
@@ -266,6 +272,7 @@ std::string describe(const Options& options) {
   text += options.reshard_after_forward ? "" : ", not resharded";
   text += options.keep_gathered.empty() ? "" : ", some units kept";
   text += options.free_full_gradients ? "" : ", gradients kept";
+  text += options.reduce_dtype == DType::f32 ? "" : ", reduced in bf16";
   text += options.overlap ? "" : ", no overlap";
   if (options.regather_group_size > 0) {
     text += ", gathered again among " + std::to_string(options.regather_group_size);

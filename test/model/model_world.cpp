@@ -304,7 +304,8 @@ Expected::Expected(const ModelWorld& world) {
   Reference reference(world.model, world.ranks, OptimizerKind::sgd,
                       {.replicas = world.options.mesh.replicate,
                        .at_step_end = world.options.sum_replicas_at_step_end,
-                       .once = is_agreed(world.options)});
+                       .once = is_agreed(world.options),
+                       .wire = world.options.reduce_dtype});
   weights.push_back(reference.weights());
   for (std::size_t step = 0; step < world.steps.size(); ++step) {
     if (world.gives_up(step) || world.overflows(step)) {

@@ -229,6 +229,8 @@ TEST_CASE("ranks that were given another model or other options are named at con
         Row{"other options", d4_model(), {.prefetch_depth = 0}},
         Row{"other options", d4_model(), {.alignment_numel = 32}},
         Row{"other options", d4_model(), {.reduce_dtype = DType::bf16}},
+        Row{"other options", d4_model(), {.gradient_dtype = DType::f32}},
+        Row{"other options", d4_model(), {.main_gradient_dtype = DType::bf16}},
         Row{"other options", d4_model(), {.gradient_divisor = 2.0F}}}) {
     const Outcome outcome = outcome_of(3, [&](World& world) {
       const bool other = world.rank() == 2;

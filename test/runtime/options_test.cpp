@@ -140,10 +140,18 @@ TEST_CASE("the alignment is 1 to 1048576 elements") {
   }
 }
 
-TEST_CASE("gradients are reduced in fp32 or bf16") {
-  CHECK(refusal([](Options& o) { o.reduce_dtype = DType::bf16; }).empty());
-  CHECK(refusal([](Options& o) { o.reduce_dtype = static_cast<DType>(9); }) ==
-        "Options::reduce_dtype is 9; expected DType::f32 or DType::bf16");
+TEST_CASE("gradients and main weights are in fp32 or bf16") {
+  const auto check = [](const char* field, const std::function<void(Options&, DType)>& set) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CHECK(refusal([&](Options& o) { set(o, dtype); }).empty());
+    }
+    CHECK(refusal([&](Options& o) { set(o, static_cast<DType>(9)); }) ==
+          std::string("Options::") + field + " is 9; expected DType::f32 or DType::bf16");
+  };
+  check("reduce_dtype", [](Options& o, DType dtype) { o.reduce_dtype = dtype; });
+  check("gradient_dtype", [](Options& o, DType dtype) { o.gradient_dtype = dtype; });
+  check("main_gradient_dtype", [](Options& o, DType dtype) { o.main_gradient_dtype = dtype; });
+  check("main_weight_dtype", [](Options& o, DType dtype) { o.main_weight_dtype = dtype; });
 }
 
 TEST_CASE("divisors are finite numbers above 0") {

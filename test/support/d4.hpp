@@ -181,6 +181,7 @@ class D4Trainer {
                 std::to_string(shard.bucket) + " holds " + std::to_string(part.front()) + ", not " +
                 std::to_string(right(shard.bucket)));
       }
+      update.put_back(index);
     }
   }
   /// The whole of every parameter is the oracle's, and nothing is under way.

@@ -233,7 +233,10 @@ inline SumOrder sum_order(const Options& options) {
           .at_step_end = options.sum_replicas_at_step_end,
           .experts = options.mesh.ep,
           .once = keeps_buffers(options),
-          .bf16 = options.reduce_dtype == DType::bf16,
+          .buffers = options.gradient_dtype.value_or(options.reduce_dtype),
+          .wire = options.reduce_dtype,
+          .main_gradients = options.main_gradient_dtype,
+          .main_weights = options.main_weight_dtype,
           .divisor = options.gradient_divisor.value_or(0.0F),
           .expert_divisor = options.expert_gradient_divisor.value_or(0.0F)};
 }

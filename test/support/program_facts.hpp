@@ -212,7 +212,8 @@ inline Plans plans_of(const Model& model, const Options& options, int ranks) {
                                        : BucketLayout::owned(numels, bucket.owner, members,
                                                              options.alignment_numel));
   }
-  MemoryLimits limits{.gradient_dtype = options.reduce_dtype,
+  MemoryLimits limits{.gradient_dtype = options.gradient_dtype.value_or(options.reduce_dtype),
+                      .reduce_dtype = options.reduce_dtype,
                       .keep_gathered = keeps_buffers(options) || !options.reshard_after_forward,
                       .kept_units = {},
                       .keep_gradients = !options.free_full_gradients};

@@ -45,11 +45,14 @@ inline float through_bf16(float value) {
 struct SumOrder {
   int replicas = 1;
   bool at_step_end = false;
-  int experts = 1;           ///< neighbours that hold different ones
-  bool once = false;         ///< a parameter is reduced once in each micro-batch, at its end
-  bool bf16 = false;         ///< gradients are contributed, and sums rounded, in bf16
-  float divisor = 0;         ///< 0: the number of ranks
-  float expert_divisor = 0;  ///< 0: as the others
+  int experts = 1;             ///< neighbours that hold different ones
+  bool once = false;           ///< a parameter is reduced once in each micro-batch, at its end
+  DType buffers = DType::f32;  ///< in which gradients are contributed
+  DType wire = DType::f32;     ///< in which they are sent, and sums over ranks rounded
+  DType main_gradients = DType::f32;
+  DType main_weights = DType::f32;  ///< of bf16 parameters
+  float divisor = 0;                ///< 0: the number of ranks
+  float expert_divisor = 0;         ///< 0: as the others
 };
 
 class Reference {
@@ -71,6 +74,7 @@ class Reference {
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] = initial_value(name, i);
       }
+      round(weight_dtype(parameter), values);
       weights_.push_back(values);
       m_.emplace_back(values.size(), 0.0F);
       v_.emplace_back(values.size(), 0.0F);
@@ -130,7 +134,15 @@ class Reference {
                                                          }) -
                                     copies_.begin());
   }
-  float on_wire(float value) const { return order_.bf16 ? through_bf16(value) : value; }
+  static float in(DType dtype, float value) {
+    return dtype == DType::bf16 ? through_bf16(value) : value;
+  }
+  DType weight_dtype(const Parameter& parameter) const {
+    return parameter.spec.dtype == DType::bf16 ? order_.main_weights : DType::f32;
+  }
+  static void round(DType dtype, std::vector<float>& values) {
+    std::ranges::transform(values, values.begin(), [&](float value) { return in(dtype, value); });
+  }
 
   /// What the ranks [first, last) contribute to one reduce of a copy, added in order.
   std::vector<float> sum_of(const std::vector<Contributions>& of_ranks,
@@ -144,16 +156,17 @@ class Reference {
         continue;
       }
       const auto& reduces = of_ranks[rank][copy.parameter];
-      const std::vector<float> part = reduce < reduces.size()
-                                          ? reduces[reduce]
-                                          : std::vector<float>(weights_[copy.parameter].size());
+      std::vector<float> part = reduce < reduces.size()
+                                    ? reduces[reduce]
+                                    : std::vector<float>(weights_[copy.parameter].size());
+      round(order_.wire, part);
       if (sum.empty()) {
         sum = part;
       } else {
         add(sum, part);
       }
     }
-    std::ranges::transform(sum, sum.begin(), [&](float value) { return on_wire(value); });
+    round(order_.wire, sum);
     return sum;
   }
 
@@ -187,6 +200,7 @@ class Reference {
             const auto part = sum_of(of_ranks, copies_[c], reduce, first, first + shard);
             if (order_.at_step_end) {
               add(of_replicas[first / shard][c], part);
+              round(order_.main_gradients, of_replicas[first / shard][c]);
             } else if (first == 0) {
               sum = part;
             } else {
@@ -194,8 +208,9 @@ class Reference {
             }
           }
           if (!order_.at_step_end) {
-            std::ranges::transform(sum, sum.begin(), [&](float value) { return on_wire(value); });
+            round(order_.wire, sum);
             add(total[c], sum);
+            round(order_.main_gradients, total[c]);
           }
         }
       }
@@ -208,13 +223,16 @@ class Reference {
           add(total[c], of_replicas[replica][c]);
         }
       }
+      for (std::vector<float>& each : total) {
+        round(order_.main_gradients, each);
+      }
     }
     for (std::size_t c = 0; c < total.size(); ++c) {
       const bool expert = of_expert(model_.parameters()[copies_[c].parameter]);
       const bool own = expert && order_.expert_divisor > 0;
       const float given = own ? order_.expert_divisor : order_.divisor;
       for (float& g : total[c]) {
-        g = g / (given > 0 ? given : static_cast<float>(ranks_));
+        g = in(order_.main_gradients, g / (given > 0 ? given : static_cast<float>(ranks_)));
       }
     }
     gradients_ = std::move(total);
@@ -313,7 +331,7 @@ class Reference {
       for (std::size_t j = 0; j < parameters[p].size() && !absent; ++j) {
         const float g = activations.gradient(data, op.unit, i++, parameters[p][j]);
         if (trainable && op.touches(p, data.rank)) {
-          own[id].back()[j] = on_wire(own[id].back()[j] + g);
+          own[id].back()[j] = in(order_.buffers, own[id].back()[j] + g);
         }
       }
     }
@@ -354,6 +372,7 @@ class Reference {
         v = 0.999F * v + (1.0F - 0.999F) * (g * g);
         w[i] = w[i] - 0.01F * (m / c1 / (std::sqrt(v / c2) + 1e-8F) + 0.01F * w[i]);
       }
+      round(weight_dtype(model_.parameters()[copies_[c].parameter]), w);
     }
   }
 

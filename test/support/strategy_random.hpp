@@ -21,6 +21,10 @@ inline Options random_strategy(Random& random, const Model& model, int ranks) {
     options.prefetch_depth = random.of<int>({0, 1, 2, 5, 100});
   }
   options.reduce_dtype = random.percent(20) ? DType::bf16 : DType::f32;
+  if (random.percent(20)) {
+    options.gradient_dtype = random.percent(30) ? DType::bf16 : DType::f32;
+  }
+  options.main_gradient_dtype = random.percent(10) ? DType::bf16 : DType::f32;
   options.strategy = static_cast<Strategy>(random.below(strategies.size()));
   if (options.strategy != Strategy::owner_broadcast && ranks % 2 == 0 && random.percent(40)) {
     options.mesh.replicate = 2;
