@@ -175,11 +175,14 @@ void BucketLife::reduce(const Reduce& message) {
   if (setup_.staging != nullptr) {
     launch.cast = {setup_.gradient_dtype, filled, setup_.reduce_dtype, full, setup_.numel};
   }
-  launch.recorded = &table_.reduced[message.gradient_slot];
-  const AccumulateStep accumulate{setup_.main_gradient_dtype, setup_.main_gradients,
-                                  setup_.reduce_dtype,        own,
-                                  setup_.own.numel,           message.first};
+  const AccumulateStep accumulate{.sum_dtype = setup_.main_gradient_dtype,
+                                  .sum = setup_.main_gradients,
+                                  .dtype = setup_.reduce_dtype,
+                                  .part = own,
+                                  .numel = setup_.own.numel,
+                                  .overwrite = message.first};
   if (!setup_.sum_each_reduce) {
+    launch.recorded = &table_.reduced[message.gradient_slot];
     launch.accumulate = accumulate;
     send(comm_, std::move(launch));
     return;

@@ -23,15 +23,15 @@
 
 namespace troupe {
 
-/// Rank r's part of a buffer of (world_size · n) elements is [r·n, (r+1)·n).
+/// W is the number of ranks; rank r's part of a buffer of (W · n) elements is [r·n, (r+1)·n).
 ///
-///     op              input                 output                numel
-///     all_gather      (n)                   (world_size · n)      n; in place: input is the own
-///     part reduce_scatter  (world_size · n)      (n)                   n; in place: output is the
-///     own part all_reduce      (n)                   (n)                   n; may be the same
-///     buffer reduce          (n)                   (n) on root           n; may be the same buffer
-///     broadcast       (n) on root           (n)                   n; may be the same buffer
-///     barrier         -                     -                     0
+///     op              input        output       numel
+///     all_gather      (n)          (W · n)      n; in place: input is the own part
+///     reduce_scatter  (W · n)      (n)          n; in place: output is the own part
+///     all_reduce      (n)          (n)          n; may be the same buffer
+///     reduce          (n)          (n) on root  n; may be the same buffer
+///     broadcast       (n) on root  (n)          n; may be the same buffer
+///     barrier         -            -            0
 ///
 /// Sums are taken in rank order, ((r0 + r1) + r2) + …, in fp32; bf16 results are rounded once.
 struct CollectiveCall {

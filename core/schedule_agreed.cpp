@@ -219,7 +219,9 @@ void Schedule::end_reduces() {
 }
 
 /// At the end of a micro-batch: the first one that uses a bucket says behind which others. Of a
-/// bucket with several units it says so only if all are used: other ranks may use the one left out.
+/// bucket with several units it says so only if it was used as often as it has units: other ranks
+/// may use one that was left out here. (Uses are counted, not told apart: a unit that is used twice
+/// can stand for another. Then the order is merely a worse guess.)
 /// Gathers come one micro-batch after the other where these share no bucket; for reduces, which may
 /// need each other's slots, the order in force is safer.
 void Schedule::record_micro_batch() {
