@@ -42,6 +42,14 @@ Result<void> check_combinations(const Options& options) {
     return refuse("regather_group_size", std::to_string(options.regather_group_size),
                   "0 (off) or 2 and more; reshard_after_forward = false keeps all on each rank");
   }
+  if (!options.reshard_after_forward && !options.keep_gathered.empty()) {
+    return refuse("keep_gathered", "not empty",
+                  "nothing with reshard_after_forward false: all parameters stay");
+  }
+  if (options.sum_replicas_at_step_end && options.mesh.replicate == 1) {
+    return refuse("sum_replicas_at_step_end", "true",
+                  "false with mesh.replicate 1: there is one copy");
+  }
   if (const int depth = options.prefetch_depth.value_or(0); !options.overlap && depth > 0) {
     return refuse("prefetch_depth", std::to_string(depth), "0 or nothing with overlap false");
   }

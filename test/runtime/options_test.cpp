@@ -140,6 +140,22 @@ TEST_CASE("the alignment is 1 to 1048576 elements") {
   }
 }
 
+TEST_CASE("options that would say nothing beside others are refused") {
+  CHECK(refusal([](Options& o) {
+          o.reshard_after_forward = false;
+          o.keep_gathered = {"u"};
+        }) ==
+        "Options::keep_gathered is not empty; expected nothing with reshard_after_forward false: "
+        "all parameters stay");
+  CHECK(refusal([](Options& o) { o.sum_replicas_at_step_end = true; }) ==
+        "Options::sum_replicas_at_step_end is true; expected false with mesh.replicate 1: there is "
+        "one copy");
+  CHECK(refusal([](Options& o) {
+          o.mesh.replicate = 2;
+          o.sum_replicas_at_step_end = true;
+        }).empty());
+}
+
 TEST_CASE("gradients and main weights are in fp32 or bf16") {
   const auto check = [](const char* field, const std::function<void(Options&, DType)>& set) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
