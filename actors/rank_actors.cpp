@@ -398,4 +398,12 @@ const ScheduleCounters& RuntimeActors::counters() const {
   return impl_->words.counters;
 }
 
+const HeldBytes& RuntimeActors::unsharded() const {
+  return impl_->words.unsharded;
+}
+
+const HeldBytes& RuntimeActors::gradients() const {
+  return impl_->words.gradients;
+}
+
 }  // namespace troupe

@@ -147,6 +147,9 @@ class RuntimeActors {
   BucketState state(BucketId bucket) const;
   std::uint64_t tickets_open() const;
   const ScheduleCounters& counters() const;
+  /// Bytes of this runtime's slots that hold parameters, and of gradient slots being filled.
+  const HeldBytes& unsharded() const;
+  const HeldBytes& gradients() const;
 
   struct Impl;
 

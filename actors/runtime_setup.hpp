@@ -79,12 +79,20 @@ struct Answer {
   AgreedOrder recorded;             ///< step_end, where ranks agree on an order
 };
 
+/// Bytes held now, and the most at any time.
+struct HeldBytes {
+  std::int64_t now = 0;
+  std::int64_t peak = 0;
+};
+
 struct RuntimeWords {
   explicit RuntimeWords(std::size_t bucket_count) : states(bucket_count) {}
 
   alignas(64) std::atomic<std::uint64_t> handled{0};  ///< sequence of the last event answered
   Answer answer;
   ScheduleCounters counters;                ///< as of the last answer
+  HeldBytes unsharded;                      ///< slots that hold parameters, as of then
+  HeldBytes gradients;                      ///< gradient slots that are being filled
   std::atomic<std::uint64_t> requested{0};  ///< tickets sent to buckets, in program order
   alignas(64) std::atomic<std::uint64_t> answered{0};  ///< tickets that buckets have retired
   std::vector<std::atomic<BucketState>> states;        ///< per bucket, in its own view

@@ -244,21 +244,24 @@ void Scheduler::abandon(const TrainerEvent& event) {
 
 void Scheduler::hold_unsharded(std::int64_t change) {
   DeviceCounters& counters = state_.config.device->counters();
-  held_unsharded_ += change;
-  hold(TraceCounter::unsharded_bytes, counters.unsharded_bytes, counters.unsharded_bytes_peak,
-       change);
+  hold(TraceCounter::unsharded_bytes, words_.unsharded, counters.unsharded_bytes,
+       counters.unsharded_bytes_peak, change);
 }
 
 void Scheduler::hold_gradient(std::int64_t change) {
   DeviceCounters& counters = state_.config.device->counters();
-  held_gradient_ += change;
-  hold(TraceCounter::gradient_bytes, counters.gradient_bytes, counters.gradient_bytes_peak, change);
+  hold(TraceCounter::gradient_bytes, words_.gradients, counters.gradient_bytes,
+       counters.gradient_bytes_peak, change);
 }
 
+/// In the books of this runtime and in those of the device.
 void Scheduler::hold(TraceCounter counter,
+                     HeldBytes& own,
                      std::atomic<std::int64_t>& bytes,
                      std::atomic<std::int64_t>& peak,
                      std::int64_t change) {
+  own.now += change;
+  own.peak = std::max(own.peak, own.now);
   const std::int64_t now = bytes.fetch_add(change) + change;
   if (now > peak.load()) {
     peak.store(now);  // the rank's calls form one sequence: no other writer
@@ -269,8 +272,8 @@ void Scheduler::hold(TraceCounter counter,
 }
 
 void Scheduler::on_exit() {
-  hold_unsharded(-held_unsharded_);
-  hold_gradient(-held_gradient_);
+  hold_unsharded(-words_.unsharded.now);
+  hold_gradient(-words_.gradients.now);
   buckets_.clear();
   Routed::on_exit();
 }

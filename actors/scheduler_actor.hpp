@@ -39,6 +39,7 @@ class Scheduler final : public Routed<SchedulerActor> {
   void hold_unsharded(std::int64_t change);
   void hold_gradient(std::int64_t change);
   void hold(TraceCounter counter,
+            HeldBytes& own,
             std::atomic<std::int64_t>& bytes,
             std::atomic<std::int64_t>& peak,
             std::int64_t change);
@@ -55,8 +56,6 @@ class Scheduler final : public Routed<SchedulerActor> {
   std::vector<SlotId> gradient_slots_;   ///< per bucket; no_slot: not filling
   std::vector<Ranges> unwritten_;        ///< per bucket, of a gradient being filled
   std::vector<std::uint32_t> reduces_;   ///< per bucket, in this step
-  std::int64_t held_unsharded_ = 0;      ///< bytes, of what the device's counters hold
-  std::int64_t held_gradient_ = 0;
   bool stopped_ = false;
 };
 

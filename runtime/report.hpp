@@ -25,8 +25,7 @@ struct MemoryReport {
   std::int64_t kept_parameters = 0;   ///< of what was gathered, for a smaller group
   std::int64_t wide_shard = 0;        ///< where an update sees a shard of bf16 in fp32
   std::int64_t optimizer = 0;
-  /// Most slot bytes that held gathered parameters, or gradients being filled, at any time; of all
-  /// runtimes of the rank together.
+  /// Most slot bytes that held gathered parameters, or gradients being filled, at any time.
   std::int64_t unsharded_peak = 0;
   std::int64_t gradients_peak = 0;
 

@@ -47,13 +47,17 @@ ScheduleCounters RuntimeImpl::schedule() const {
   return sum += actors_->counters();
 }
 
+RuntimeImpl::MostHeld RuntimeImpl::most_held() const {
+  return {std::max(most_held_before_.unsharded, actors_->unsharded().peak),
+          std::max(most_held_before_.gradients, actors_->gradients().peak)};
+}
+
 Report RuntimeImpl::report() const {
   Report report;
   report.strategy = options.strategy;
   report.rank = context.rank();
   report.world_size = context.size();
   report.steps = steps;
-  const DeviceCounters& counters = device.counters();
   report.memory = {.main_weights = main_weights_.bytes(),
                    .main_gradients = main_gradients_.bytes(),
                    .parameter_slots = parameter_slots_.bytes(),
@@ -61,8 +65,8 @@ Report RuntimeImpl::report() const {
                    .gradient_staging = gradient_staging_.bytes(),
                    .kept_parameters = kept_parameters_.bytes(),
                    .wide_shard = wide_shard_.bytes(),
-                   .unsharded_peak = counters.unsharded_bytes_peak.load(),
-                   .gradients_peak = counters.gradient_bytes_peak.load()};
+                   .unsharded_peak = most_held().unsharded,
+                   .gradients_peak = most_held().gradients};
   const auto bytes = [](std::int64_t numel, DType dtype) {
     return numel * static_cast<std::int64_t>(size_of(dtype));
   };

@@ -208,6 +208,12 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   GradientNorm measure_gradients();
   void note_closed(ScopeKind kind);
   ScheduleCounters schedule() const;
+  /// Slot bytes, at any time.
+  struct MostHeld {
+    std::int64_t unsharded = 0;
+    std::int64_t gradients = 0;
+  };
+  MostHeld most_held() const;
   void note_step_end();
   Buffer gather_bucket(BucketId bucket, DType dtype, const void* own);
   void place_whole(const RuntimeImpl& old,
@@ -249,6 +255,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   bool half_updated_ = false;
   bool updated_since_ = false;        ///< since `finish_gradients`
   ScheduleCounters schedule_before_;  ///< of the epochs before
+  MostHeld most_held_before_;         ///< in them
   ComputeLog::Open update_;           ///< while `updating_`
   std::array<std::uint64_t, collective_count> launches_at_step_{};
   std::array<std::uint64_t, collective_count> launches_last_step_{};

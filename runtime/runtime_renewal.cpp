@@ -71,6 +71,7 @@ RuntimeStatement RuntimeImpl::statement() const {
 
 bool RuntimeImpl::end_actors() {
   schedule_before_ = schedule();
+  most_held_before_ = most_held();
   return actors_->end();
 }
 

@@ -44,6 +44,7 @@ void RuntimeImpl::take_over(RuntimeImpl& old) {
   steps = old.steps;
   updated_since_ = old.updated_since_;
   schedule_before_ = old.schedule();
+  most_held_before_ = old.most_held();
   launches_at_step_ = old.launches_at_step_;
   launches_last_step_ = old.launches_last_step_;
   bytes_at_step_ = old.bytes_at_step_;

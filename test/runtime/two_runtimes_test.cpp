@@ -156,10 +156,18 @@ TEST_CASE("two runtimes that are interleaved at random train as each does alone"
                     for (std::size_t i = 0; i < 2; ++i) {
                       expect_trained(findings, *both[i], expected[i]);
                     }
-                    // What each holds for good is its own; full buffers in use are the device's.
+                    // What each holds, for good or for a time, is its own.
                     for (std::size_t i = 0; i < 2; ++i) {
                       const Runtime& runtime = both[i]->runtime();
                       const MemoryReport memory = runtime.report().memory;
+                      findings.expect(
+                          memory.unsharded_peak > 0 &&
+                              memory.unsharded_peak <= runtime.memory_plan().parameters.bytes,
+                          "most held of parameters");
+                      findings.expect(
+                          memory.gradients_peak > 0 &&
+                              memory.gradients_peak <= runtime.memory_plan().gradients.bytes,
+                          "most held of gradients");
                       findings.equal(memory.parameter_slots, runtime.memory_plan().parameters.bytes,
                                      "parameter slots");
                       findings.equal(memory.gradient_slots, runtime.memory_plan().gradients.bytes,
@@ -171,6 +179,43 @@ TEST_CASE("two runtimes that are interleaved at random train as each does alone"
         CHECK(launches.same_on_all_ranks());
       }
     }
+  }
+}
+
+TEST_CASE("each of two runtimes reports the most that it held itself") {
+  for (const Models& models : pairs()) {
+    CAPTURE(name_of(models));
+    std::array<MemoryReport, 2> alone;
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(on_ranks(2, [&](World& world, Findings&) {
+              Trainee trainee(world, models.model[i], models.options[i], models.program[i]);
+              while (!trainee.done()) {
+                trainee.advance();
+              }
+              if (world.rank() == 0) {
+                alone[i] = trainee.runtime().report().memory;
+              }
+            }) == "");
+    }
+    CHECK(on_ranks(2, [&](World& world, Findings& findings) {
+            Trainee first(world, models.model[0], models.options[0], models.program[0]);
+            Trainee second(world, models.model[1], models.options[1], models.program[1]);
+            while (!first.done() || !second.done()) {
+              for (Trainee* each : {&first, &second}) {
+                if (!each->done()) {
+                  each->advance();
+                }
+              }
+            }
+            const std::array<MemoryReport, 2> together{first.runtime().report().memory,
+                                                       second.runtime().report().memory};
+            for (std::size_t i = 0; i < 2; ++i) {
+              findings.equal(together[i].unsharded_peak, alone[i].unsharded_peak, "parameters");
+              findings.equal(together[i].gradients_peak, alone[i].gradients_peak, "gradients");
+            }
+            const std::int64_t both = world.device().counters().unsharded_bytes_peak.load();
+            findings.expect(both > together[0].unsharded_peak, "the device counts both");
+          }) == "");
   }
 }
 
