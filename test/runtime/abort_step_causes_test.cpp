@@ -8,7 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <deque>
+#include <latch>
 #include <thread>
 
 namespace troupe::test {
@@ -21,11 +21,13 @@ void recovers_from(int ranks,
                    std::chrono::milliseconds timeout = failing_world_timeout) {
   const Model model = d4_model();
   Findings findings;
+  std::latch updated(ranks);  // who is inside an update when others fail cannot go on
   const Outcome outcome = outcome_of(
       ranks,
       [&](World& world) {
         D4Trainer trainer(world, findings, model, d4_options());
         trainer.step();
+        updated.arrive_and_wait();
         std::string heard;
         try {
           cause(trainer);
@@ -187,7 +189,7 @@ TEST_CASE(
           }
           const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{10};
           while (std::chrono::steady_clock::now() < deadline) {
-            trainer.forward(0);  // gathered already
+            trainer.runtime.reshard();
           }
         };
         try {

@@ -119,9 +119,11 @@ TEST_CASE("a rank that never calls it ends the others, named, within the deadlin
 
 TEST_CASE("a rank that has left, well or by an exception, is named") {
   for (const bool exception : {false, true}) {
+    std::latch initialized(3);
     const Outcome outcome = outcome_of(3, [&](World& world) {
       Runtime runtime(world, d4_model());
       runtime.initialize([](ParameterView) {});
+      initialized.arrive_and_wait();
       if (world.rank() == 2 && exception) {
         throw std::runtime_error("no disk");
       }
@@ -208,16 +210,19 @@ TEST_CASE("an update of which nothing was touched is as if it had not been") {
 }
 
 TEST_CASE("an update that was dropped with its stream is half an update") {
-  const Outcome outcome = outcome_of(2, [](World& world) {
+  std::latch updated(1);
+  const Outcome outcome = outcome_of(2, [&](World& world) {
     Runtime runtime(world, d4_model());
     runtime.initialize([](ParameterView) {});
     try {
       if (world.rank() == 1) {
+        updated.wait();
         HostStream& stream = world.host_device().create_host_stream("update");
         stream.run([] { throw std::runtime_error("bad kernel"); });
         static_cast<void>(runtime.update(&stream));
       } else {
         static_cast<void>(runtime.update());
+        updated.count_down();
       }
       const auto eval = runtime.eval();
       const auto use = runtime.forward(0);
@@ -305,7 +310,8 @@ TEST_CASE("work on a trainer's stream that does not end is named within the dead
 }
 
 TEST_CASE("after that every call throws the same") {
-  const Outcome outcome = outcome_of(2, [](World& world) {
+  std::latch stopped(2);
+  const Outcome outcome = outcome_of(2, [&](World& world) {
     Runtime runtime(world, d4_model());
     runtime.initialize([](ParameterView) {});
     const auto stop_stream = [&] {
@@ -316,6 +322,7 @@ TEST_CASE("after that every call throws the same") {
       if (stream != nullptr) {
         stream->stop();
       }
+      stopped.arrive_and_wait();
     };
     std::string first;
     try {
