@@ -1,6 +1,7 @@
 /// What the lines in docs/ refer to without declaring it.
 #pragma once
 
+#include "troupe/runtime/checkpoint.hpp"
 #include "troupe/runtime/loss_scaler.hpp"
 #include "troupe/runtime/optimizer.hpp"
 #include "troupe/runtime/runtime.hpp"
@@ -30,4 +31,5 @@ struct Context {
   troupe::AdamW& optimizer;
   troupe::UnitId block;
   std::vector<int>& batch;
+  std::string& data_position;
 };
