@@ -91,7 +91,7 @@ struct LoadedCheckpoint {
 /// strategy, mesh, buckets and alignment may be others than those it was saved with, all values are
 /// the same bits. Each rank reads what its shards need; all files are checked against their
 /// checksums before anything changes. States that the runtime has and the checkpoint has not become
-/// zero.
+/// zero; parameters that are frozen here get none, as `set_trainable` leaves them.
 /// Errors: after a refusal the runtime is as it was. If a file can no longer be read although it
 /// was checked, the error says that parameters are partly loaded.
 LoadedCheckpoint load(Runtime& runtime, const std::filesystem::path& folder);

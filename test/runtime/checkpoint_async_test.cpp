@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 namespace troupe::test {
 namespace {
@@ -185,6 +187,36 @@ TEST_CASE("the end of a runtime gives up a save that nobody has finished") {
     save(runtime, training.folder.path());
   }) == "");
   CHECK(training.left == "step-000000001 step-000000002");
+}
+
+TEST_CASE("a writer that is given up does nothing more") {
+  Training training;
+  std::atomic<int> held_up{0};
+  std::atomic<int> later{0};
+  CHECK(training.run([&](Runtime& runtime, World&, const auto& step) {
+    step();
+    // Holds the writer up until the end of its runtime has begun.
+    const auto hold = [&, left = runtime.impl().weak_from_this()](FileOperation operation,
+                                                                  const std::filesystem::path&) {
+      later += left.expired() ? 1 : 0;
+      if (operation == FileOperation::write) {
+        ++held_up;
+        while (!left.expired()) {
+          std::this_thread::yield();
+        }
+        // Time enough for its first statement.
+        std::this_thread::sleep_for(std::chrono::milliseconds{20});
+      }
+      return Result<void>();
+    };
+    static_cast<void>(save_async(runtime, training.folder.path(), {.before = hold}));
+    while (held_up < 2) {
+      std::this_thread::yield();
+    }
+  }) == "");
+  CHECK(held_up == 2);
+  CHECK(later == 0);
+  CHECK(training.left == "step-000000001.tmp");
 }
 
 TEST_CASE("an exception between a save's beginning and its end leaves the last one") {

@@ -317,47 +317,5 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("another optimizer's states and counts of some parameters come back by name") {
-  const Model model = flat_model({10, 20, 30});
-  TestFolder folder;
-  WholeState saved;
-  const auto first = [](const Parameter& parameter) { return parameter.full_name == "u0.w"; };
-  const auto step = [&](Runtime& runtime, World& world, int index, Sgd& sgd, AdamW& adamw) {
-    ToyTrainer{.runtime = runtime, .rank = world.rank()}.step(plain_step(3, 1), index);
-    Update update = runtime.update();
-    sgd.step(update);
-    adamw.step(update);
-  };
-  const SgdOptions sgd_options{
-      .momentum = 0.9F, .groups = {{.parameters = first}}, .groups_only = true};
-  const AdamWOptions adamw_options{
-      .groups = {{.parameters = [&](const Parameter& each) { return !first(each); }}},
-      .groups_only = true};
-  CHECK(with_runtime(3, model, {}, [&](Runtime& runtime, World& world, Findings&) {
-          ToyTrainer{.runtime = runtime, .rank = world.rank()}.initialize();
-          Sgd sgd(sgd_options);
-          AdamW adamw(adamw_options);
-          step(runtime, world, 0, sgd, adamw);
-          step(runtime, world, 1, sgd, adamw);
-          save(runtime, folder.path());
-          saved.add(runtime);
-        }) == "");
-  CHECK(saved.tensors() == 3 + 1 + 2 * 2);
-  WholeState loaded;
-  CHECK(with_runtime(2, model, {}, [&](Runtime& runtime, World& world, Findings& findings) {
-          load(runtime, folder.path());
-          loaded.add(runtime);
-          findings.equal(runtime.counts("sgd.step")[0], std::uint64_t{2}, "count of sgd");
-          findings.equal(runtime.counts("adamw.step")[0], std::uint64_t{0}, "count of adamw");
-          findings.equal(runtime.counts("adamw.step")[2], std::uint64_t{2}, "count of adamw");
-          Sgd sgd(sgd_options);
-          AdamW adamw(adamw_options);
-          step(runtime, world, 2, sgd, adamw);
-          findings.equal(runtime.counts("adamw.step")[2], std::uint64_t{3}, "count of adamw");
-          findings.equal(runtime.steps(), std::uint64_t{3}, "steps");
-        }) == "");
-  CHECK(saved.difference(loaded) == "");
-}
-
 }  // namespace
 }  // namespace troupe::test

@@ -162,4 +162,32 @@ inline std::string with_runtime(int ranks,
   });
 }
 
+/// Errors of a call that every rank makes, by rank; "" where there was none.
+struct Errors {
+  explicit Errors(int ranks) : texts(static_cast<std::size_t>(ranks)) {}
+  void note(World& world, const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      texts[static_cast<std::size_t>(world.rank())] =
+          std::string(to_string(error.code())) + ": " + error.what();
+    }
+  }
+  /// That of all ranks, with the folder as "DIR".
+  std::string same(const std::filesystem::path& folder) const {
+    for (const std::string& text : texts) {
+      if (text != texts[0]) {
+        return "ranks differ: " + texts[0] + " / " + text;
+      }
+    }
+    std::string text = texts[0];
+    const std::string name = folder.string();
+    for (auto at = text.find(name); at != std::string::npos; at = text.find(name)) {
+      text.replace(at, name.size(), "DIR");
+    }
+    return text;
+  }
+  std::vector<std::string> texts;
+};
+
 }  // namespace troupe::test
