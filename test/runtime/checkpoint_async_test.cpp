@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <thread>
@@ -193,7 +194,8 @@ TEST_CASE("a writer that is given up does nothing more") {
   Training training;
   std::atomic<int> held_up{0};
   std::atomic<int> later{0};
-  CHECK(training.run([&](Runtime& runtime, World&, const auto& step) {
+  std::array<std::optional<AsyncSave>, 2> outlive;
+  CHECK(training.run([&](Runtime& runtime, World& world, const auto& step) {
     step();
     // Holds the writer up until the end of its runtime has begun.
     const auto hold = [&, left = runtime.impl().weak_from_this()](FileOperation operation,
@@ -209,11 +211,18 @@ TEST_CASE("a writer that is given up does nothing more") {
       }
       return Result<void>();
     };
-    static_cast<void>(save_async(runtime, training.folder.path(), {.before = hold}));
+    outlive[static_cast<std::size_t>(world.rank())] =
+        save_async(runtime, training.folder.path(), {.before = hold});
     while (held_up < 2) {
       std::this_thread::yield();
     }
   }) == "");
+  for (const auto& save : outlive) {
+    while (!save->done()) {
+      std::this_thread::yield();
+    }
+  }
+  outlive = {};  // waits for a thread that is still there
   CHECK(held_up == 2);
   CHECK(later == 0);
   CHECK(training.left == "step-000000001.tmp");
