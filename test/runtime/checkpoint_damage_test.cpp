@@ -185,6 +185,38 @@ TEST_CASE("files that do not hold what the index says are named") {
   }) == file1 + "its rank is '0', expected '1'");
 }
 
+TEST_CASE("a file that goes between its check and its reading leaves a world that can load again") {
+  Damage damage;
+  const fs::path file = damage.good() / "step-000000002" / Damage::rank1;
+  const fs::path elsewhere = damage.good() / "elsewhere";
+  WorldOptions options;
+  options.timeout = std::chrono::seconds{20};
+  options.on_launch = [&](int rank, const LaunchRecord& record) {
+    std::error_code gone;
+    if (rank == 0 && record.label == "of the blobs of a checkpoint") {
+      fs::rename(file, elsewhere, gone);  // all files are checked by now
+    }
+  };
+  Errors errors(2);
+  WholeState loaded;
+  World::local(2, options).run([&](World& world) {
+    Runtime runtime(world, two_units(), {});
+    errors.note(world, [&] { load(runtime, damage.good()); });
+    if (world.rank() == 0) {
+      fs::copy_file(elsewhere, file);
+      fs::remove(elsewhere);
+      fs::create_directory(elsewhere);  // it stays where it is this time
+    }
+    world.barrier();
+    load(runtime, damage.good());
+    loaded.add(runtime);
+  });
+  CHECK(errors.same(damage.good()) ==
+        "storage: rank 1: cannot open DIR/step-000000002/rank-00001.safetensors: No such file or "
+        "directory; parameters are partly loaded");
+  CHECK(loaded.tensors() == 3 * 3);
+}
+
 TEST_CASE("a checkpoint of another model is refused on all ranks") {
   Damage damage;
   const auto error = [&](const Model& model) {
