@@ -133,7 +133,7 @@ Result<void> SaveInProgress::prepare() const {
 
 void SaveInProgress::write() {
   Work& work = *work_;
-  work.promise.set_value(
+  work.end_with(
       without_exceptions([&] { return write_rank_file(work.storage, work.file, work.content); }));
 }
 
@@ -148,19 +148,19 @@ void SaveInProgress::start() {
       to += data.size();
     }
     thread_ = std::thread([shared = work_] {
-      shared->promise.set_value(without_exceptions(
+      shared->end_with(without_exceptions(
           [&] { return write_rank_file(shared->storage, shared->file, shared->content); }));
     });
     return {};
   };
   // Memory or a thread that is not to be had fails the save, which all hear at its commit.
   if (auto taken = without_exceptions(take); !taken) {
-    work.promise.set_value(taken.failure());
+    work.end_with(taken.failure());
   }
 }
 
 bool SaveInProgress::done() const {
-  return ended_ || written_.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
+  return work_->done;
 }
 
 std::int64_t SaveInProgress::snapshot_bytes() const {

@@ -9,6 +9,7 @@
 #include <future>
 #include <optional>
 #include <thread>
+#include <utility>
 
 namespace troupe {
 
@@ -29,6 +30,7 @@ class SaveInProgress {
   std::weak_ptr<RuntimeImpl> owner;
   /// Copies what is to be written and lets a thread write it.
   void start();
+  /// Any thread.
   bool done() const;
   /// Well or not: nothing is left to be done.
   bool ended() const { return ended_; }
@@ -50,6 +52,13 @@ class SaveInProgress {
     std::vector<std::byte> snapshot;
     std::atomic<bool> stopped{false};
     std::promise<Result<WrittenFile>> promise;
+    std::atomic<bool> done{false};
+
+    /// Once.
+    void end_with(Result<WrittenFile> result) {
+      promise.set_value(std::move(result));
+      done = true;
+    }
   };
 
   Result<void> prepare() const;

@@ -207,7 +207,7 @@ TEST_CASE("a writer that is given up does nothing more") {
           std::this_thread::yield();
         }
         // Time enough for its first statement.
-        std::this_thread::sleep_for(std::chrono::milliseconds{20});
+        std::this_thread::sleep_for(std::chrono::milliseconds{200});
       }
       return Result<void>();
     };
