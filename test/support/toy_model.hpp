@@ -95,7 +95,8 @@ struct Op {
 
   bool absent(int rank) const { return (absent_on >> static_cast<unsigned>(rank) & 1U) != 0; }
   bool touches(std::size_t parameter, int rank) const {
-    return ((untouched >> parameter) & (untouched_on >> static_cast<unsigned>(rank)) & 1U) == 0;
+    return parameter >= 32 ||  // more than can be told
+           ((untouched >> parameter) & (untouched_on >> static_cast<unsigned>(rank)) & 1U) == 0;
   }
 };
 using MicroBatchProgram = std::vector<Op>;
