@@ -36,7 +36,7 @@ struct TensorView {
 struct GradientView {
   std::string_view name;
   const Shape* shape = nullptr;
-  DType dtype = DType::f32;  ///< `Options::reduce_dtype`, whatever the parameter's dtype
+  DType dtype = DType::f32;  ///< that of gradient buffers (`Options::gradient_dtype`)
   void* data = nullptr;
   std::int64_t numel = 0;
   /// False: overwrite (nothing was contributed yet, the memory holds anything). True: add.

@@ -117,7 +117,7 @@ class Runtime final : public LayerEvents {
 
   /// Calls `fill` for every parameter with room for the whole of it and keeps this rank's part.
   /// Every rank has to fill in the same values. No more than one parameter is held unsharded at a
-  /// time.
+  /// time. Collective in effect.
   void initialize(const std::function<void(ParameterView)>& fill);
 
   // The step: scopes are in LayerEvents (`micro_batch`, `forward`, `backward`, `eval`).

@@ -62,6 +62,8 @@ void RuntimeImpl::place_whole(const RuntimeImpl& old,
     if (!state_name.empty() && !plan.buckets[to].trainable) {
       continue;
     }
+    // On every rank, also where nothing of it lies: the next plan gathers what was made.
+    float* const own_state = state_name.empty() ? nullptr : state(state_name, to).data();
     const float* values = whole + old.layouts[from].parameters()[index].offset;
     for (const ShardPiece& piece : layouts[to].pieces(groups_.of(plan.buckets[to]).member)) {
       if (plan.buckets[to].parameters[piece.index] == members[index]) {
@@ -69,7 +71,7 @@ void RuntimeImpl::place_whole(const RuntimeImpl& old,
         if (state_name.empty()) {
           store_weights(to, piece.shard_offset, from_here, piece.numel);
         } else {
-          std::copy_n(from_here, piece.numel, state(state_name, to).data() + piece.shard_offset);
+          std::copy_n(from_here, piece.numel, own_state + piece.shard_offset);
         }
       }
     }

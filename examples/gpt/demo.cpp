@@ -170,7 +170,10 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     }
   }
 
-  if (options.reference) {
+  const std::optional<Resumed>& resumed = runs.front().run.resumed;
+  if (resumed && resumed->mixed) {
+    out << "\nno unsharded reference: the ranks have changed between steps before\n";
+  } else if (options.reference) {
     out << "\nunsharded reference\n" << std::flush;
     compare_with_reference(options, corpus, cores, Progress(options, out, terminal), runs);
   }

@@ -108,7 +108,9 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add("--save-every", options.save_every, "steps; 0: after the last step only", "N")
       ->group(checkpoints);
   add("--resume", options.resume,
-      "go on from the newest one in this folder, as if never stopped; the strategy may be another",
+      "go on from the newest one in this folder, as if never stopped; strategy and ranks may be "
+      "others, "
+      "model, text, seed, batches, dtype and optimizer not",
       "DIR")
       ->default_str("")
       ->group(checkpoints);

@@ -218,7 +218,7 @@ std::string to_text(const Comparison& comparison) {
                                          count_of(comparison.loaded->step, "step") + " of " +
                                          count_of(comparison.loaded->ranks, "rank") + ": all " +
                                          grouped(comparison.numel)) +
-           line("", "other ranks read other batches: what they trained is not compared");
+           line("", "what other ranks, or in another order, trained since is not compared");
   }
   if (comparison.equal()) {
     return line("final parameters", "bitwise equal to those of the unsharded reference: all " +

@@ -33,16 +33,16 @@ bool Resumed::goes_on(const Options& options) const {
          sum_at_step_end == options.sum_at_step_end;
 }
 
-std::string describe_run(const Options& options, const Corpus& corpus) {
+std::string describe_run(const Options& options, const Corpus& corpus, bool mixed) {
   const OptimizerOptions& optimizer = options.optimizer;
   const bool sgd = optimizer.kind == OptimizerOptions::Kind::sgd;
   const std::string_view text(reinterpret_cast<const char*>(corpus.text().data()),
                               corpus.text().size());
   std::ostringstream out;
   out << "ranks " << options.ranks << "\nreplicas " << options.replicas << "\nsum-at-step-end "
-      << options.sum_at_step_end << "\nheads " << options.config.heads << "\nsequence "
-      << options.config.sequence << "\nbatch " << options.config.batch << "\nmicro-batches "
-      << options.micro_batches << "\nseed " << options.seed << "\noptimizer "
+      << options.sum_at_step_end << "\nmixed " << mixed << "\nheads " << options.config.heads
+      << "\nsequence " << options.config.sequence << "\nbatch " << options.config.batch
+      << "\nmicro-batches " << options.micro_batches << "\nseed " << options.seed << "\noptimizer "
       << (sgd ? "sgd" : "adamw") << "\nlr " << formatted("%.9g", double{optimizer.lr}) << "\ndtype "
       << (options.bf16_parameters ? "bf16" : "fp32") << "\ntext "
       << formatted("%016llx", static_cast<unsigned long long>(hash_text(text))) << "\n";
@@ -56,13 +56,14 @@ Resumed resume(troupe::Runtime& runtime, const Options& options, const Corpus& c
   resumed.ranks = static_cast<int>(number_of(saved, "ranks", resumed.folder));
   resumed.replicas = static_cast<int>(number_of(saved, "replicas", resumed.folder));
   resumed.sum_at_step_end = number_of(saved, "sum-at-step-end", resumed.folder) != 0;
-  std::istringstream now(describe_run(options, corpus));
+  resumed.mixed = number_of(saved, "mixed", resumed.folder) != 0;
+  std::istringstream now(describe_run(options, corpus, resumed.mixed));
   std::string ours;
-  for (int line = 0; line < 3; ++line) {
+  for (int line = 0; line < 4; ++line) {
     std::getline(now, ours);
   }
   std::string theirs;
-  std::getline(saved, theirs);  // the rest of the third line
+  std::getline(saved, theirs);  // the rest of the fourth line
   while (std::getline(now, ours)) {
     if (!std::getline(saved, theirs) || theirs != ours) {
       refuse(resumed.folder + " is of a run with '" + theirs + "'; this one has '" + ours + "'");

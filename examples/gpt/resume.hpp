@@ -19,14 +19,16 @@ struct Resumed {
   int ranks = 1;
   int replicas = 1;
   bool sum_at_step_end = false;
+  bool mixed = false;  // they were not the same in all steps so far
 
   /// Whether steps to come are the same bits as if the run had never stopped: batches are dealt to
   /// the ranks, and gradients are added in their order.
   [[nodiscard]] bool goes_on(const Options& options) const;
 };
 
-/// What checkpoints are told of a run, as text: the ranks, and what may not change.
-std::string describe_run(const Options& options, const Corpus& corpus);
+/// What checkpoints are told of a run, as text: the ranks, and what may not change. `mixed`: some
+/// of its steps were trained with other ranks.
+std::string describe_run(const Options& options, const Corpus& corpus, bool mixed);
 
 /// Loads `options.resume`. Refused (bad_configuration): a checkpoint of a run with another text,
 /// optimizer or the like, or that has all of `options.steps` behind it. Collective.

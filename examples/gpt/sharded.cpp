@@ -149,12 +149,13 @@ std::vector<float> ShardedTrainer::weight(size_t unit, size_t parameter) {
 
 void ShardedTrainer::save() {
   troupe::save(runtime_, options_.save,
-               {.blob = describe_run(options_, corpus_), .before = options_.before_file});
+               {.blob = describe_run(options_, corpus_, mixed_), .before = options_.before_file});
 }
 
 Resumed ShardedTrainer::resume() {
   Resumed resumed = gpt::resume(runtime_, options_, corpus_);
   step_count_ = resumed.step;
+  mixed_ = resumed.mixed || !resumed.goes_on(options_);
   return resumed;
 }
 

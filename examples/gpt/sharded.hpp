@@ -76,6 +76,7 @@ class ShardedTrainer {
   std::vector<float> own_losses_;  // (micro_batches)
   std::vector<float> losses_;      // (ranks, micro_batches)
   int64_t step_count_ = 0;
+  bool mixed_ = false;  // some steps were trained by other ranks
 };
 
 using Seconds = std::chrono::duration<double>;

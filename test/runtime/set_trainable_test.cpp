@@ -189,6 +189,29 @@ TEST_CASE("unfreezing on any number of ranks") {
   }
 }
 
+TEST_CASE(
+    "plans one after the other, without a step between them, where some ranks have no shard") {
+  for (const Strategy strategy :
+       {Strategy::owner_broadcast, Strategy::sharded_optimizer, Strategy::full_shard}) {
+    for (const int ranks : {2, 4, 7}) {
+      CAPTURE(ranks);
+      Options options;
+      options.strategy = strategy;
+      options.alignment_numel = 1;
+      CHECK(on_ranks(ranks, [&](World& world, Findings& findings) {
+              Freezer trainer(world, findings, partly_frozen(), options);
+              trainer.set_trainable({"L1.one"}, true);
+              trainer.step();
+              trainer.set_trainable({"L0.a"}, false);
+              trainer.set_trainable({"L0.b", "L2.w"}, true);
+              trainer.set_trainable({"L0.c"}, false);
+              trainer.step();
+              trainer.expect_reference();
+            }) == "");
+    }
+  }
+}
+
 TEST_CASE("memory follows the plan: a frozen model holds no gradients and no optimizer state") {
   CHECK(on_ranks(2, [](World& world, Findings& findings) {
           Freezer trainer(world, findings, partly_frozen(), {});
