@@ -7,7 +7,6 @@
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -83,7 +82,9 @@ class ExportFile {
     return storage_.sync_folder(path_.parent_path());
   }
 
-  void give_up() const { static_cast<void>(storage_.remove(unfinished_)); }
+  void give_up() const {
+    static_cast<void>(without_exceptions([&] { return storage_.remove(unfinished_); }));
+  }
 
  private:
   DType dtype_of(const Bucket& bucket) const { return dtype_.value_or(bucket.dtype); }
@@ -139,20 +140,16 @@ void export_full(Runtime& runtime, const fs::path& path, const ExportOptions& op
   impl.settle("troupe::export_full");
   const bool first = impl.context.rank() == 0;
   const std::vector<Part> parts = parts_of(impl, options);
-  ExportFile file(impl, fs::absolute(path), options);
-  Result<void> met;
+  const auto absolute = absolute_path(path);
+  ExportFile file(impl, absolute ? absolute.value() : fs::path(), options);
+  Result<void> met = absolute ? Result<void>() : absolute.failure();
   const auto on_first = [&](auto call) {
-    if (!first || !met) {
-      return;
-    }
-    try {
-      met = call();
-    } catch (const std::exception& exception) {
-      met = detail::failure(ErrorCode::storage, exception.what());
+    if (first && met) {
+      met = without_exceptions(call);
     }
   };
   const auto hear = [&] {
-    if (!met) {
+    if (!met && absolute) {
       file.give_up();
     }
     agree(impl, "of an export", {}, met);

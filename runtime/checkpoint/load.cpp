@@ -179,13 +179,13 @@ LoadedCheckpoint load(Runtime& runtime, const fs::path& folder) {
     }
   }
   // Rank 0 says which; it would be another one if a save ended in between.
-  const auto chosen = impl.context.rank() == 0 ? find_checkpoint(fs::absolute(folder)) : fs::path();
+  const auto own = absolute_path(folder);
+  const auto chosen = own && impl.context.rank() == 0 ? find_checkpoint(own.value()) : own;
   const auto said =
       agree(impl, "of what is loaded", chosen ? chosen.value().filename().string() : std::string(),
             chosen ? Result<void>() : chosen.failure());
   const std::string name = said[0].get<std::string>();
-  const fs::path own = fs::absolute(folder);
-  Checked checked = check(impl, own.filename() == name ? own : own / name);
+  Checked checked = check(impl, own.value().filename() == name ? own.value() : own.value() / name);
   agree(impl, "of files checked", {}, checked.met);
   CheckpointReader& reader = *checked.reader;
   const CheckpointIndex& index = reader.index();

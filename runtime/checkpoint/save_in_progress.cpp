@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -30,14 +29,27 @@ FileHook watched(FileHook before, const std::atomic<bool>& stopped) {
   };
 }
 
-/// What `call` throws, as a value.
-template <class Call>
-auto without_exceptions(Call call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::exception& exception) {
-    return Failure{.code = ErrorCode::storage, .text = exception.what()};
+/// Empty if there is none.
+fs::path absolute_or_empty(const fs::path& folder) {
+  const auto absolute = absolute_path(folder);
+  return absolute ? absolute.value() : fs::path();
+}
+
+/// What a rank finds wrong with what it was given. The names of states are told to the other ranks
+/// as JSON, which would replace what is no UTF-8.
+Result<void> check(const RuntimeImpl& runtime, const fs::path& folder) {
+  if (const auto absolute = absolute_path(folder); !absolute) {
+    return absolute.failure();
   }
+  for (const auto& [name, buffers] : runtime.states) {
+    try {
+      static_cast<void>(Json(name).dump());
+    } catch (const Json::exception&) {
+      return detail::failure(ErrorCode::bad_configuration,
+                             concat("the name of the state '", name, "' is no UTF-8"));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -45,7 +57,7 @@ auto without_exceptions(Call call) -> decltype(call()) {
 SaveInProgress::SaveInProgress(RuntimeImpl& runtime,
                                const fs::path& folder,
                                const SaveOptions& options)
-    : folder_(fs::absolute(folder)),
+    : folder_(absolute_or_empty(folder)),
       unfinished_(folder_ / (step_name(runtime.steps) + std::string(unfinished_suffix))),
       finished_(folder_ / step_name(runtime.steps)),
       step_(runtime.steps),
@@ -56,9 +68,11 @@ SaveInProgress::SaveInProgress(RuntimeImpl& runtime,
   work_->file = unfinished_ / rank_file_name(rank_);
   work_->blob = options.blob;
   written_ = work_->promise.get_future();
-  const auto said =
-      agree(runtime, "of what is saved", states_of(runtime),
-            rank_ == 0 ? without_exceptions([&] { return prepare(); }) : Result<void>());
+  Result<void> met = check(runtime, folder);
+  if (met && rank_ == 0) {
+    met = without_exceptions([&] { return prepare(); });
+  }
+  const auto said = agree(runtime, "of what is saved", states_of(runtime), met);
   StateTable states;
   for (const Json& each : said) {
     for (const auto& [name, buckets] : each.items()) {

@@ -262,6 +262,14 @@ Result<std::uint64_t> InputFile::hash() const {
   return XXH3_64bits_digest(&state);
 }
 
+Result<fs::path> absolute_path(const fs::path& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  return error ? Result<fs::path>(
+                     failure("use the path", path.empty() ? "''" : path, error.message()))
+               : Result<fs::path>(std::move(absolute));
+}
+
 Result<std::string> read_text(const fs::path& path, std::int64_t bytes_max) {
   auto opened = InputFile::open(path);
   if (!opened) {

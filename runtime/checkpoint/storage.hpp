@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -96,8 +97,23 @@ class InputFile {
   std::int64_t bytes_;
 };
 
+/// Errors: an empty path; a relative one while the process has no current folder.
+Result<std::filesystem::path> absolute_path(const std::filesystem::path& path);
+
 /// All of a file of at most `bytes_max`.
 Result<std::string> read_text(const std::filesystem::path& path, std::int64_t bytes_max);
+
+/// What `call` throws, as a value: a hook is anybody's.
+template <class Call>
+auto without_exceptions(Call call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::exception& exception) {
+    return Failure{.code = ErrorCode::storage, .text = exception.what()};
+  } catch (...) {
+    return Failure{.code = ErrorCode::storage, .text = "an exception that is not a std::exception"};
+  }
+}
 
 /// XXH3 (64 bit; Collet, xxHash 0.8).
 std::uint64_t hash_of(std::string_view text);
