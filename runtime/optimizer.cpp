@@ -13,7 +13,15 @@ ShardedOptimizer::ShardedOptimizer(float learning_rate,
     : learning_rate_(learning_rate),
       weight_decay_(weight_decay),
       groups_(std::move(groups)),
-      groups_only_(groups_only) {}
+      groups_only_(groups_only) {
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (!groups_[group].parameters) {
+      throw Error({.code = ErrorCode::bad_configuration,
+                   .text = "ParameterGroup::parameters of group " + std::to_string(group) +
+                           " is empty; expected a function that says which parameters are in it"});
+    }
+  }
+}
 
 void ShardedOptimizer::set_learning_rate(std::size_t group, float learning_rate) {
   groups_.at(group).learning_rate = learning_rate;
@@ -26,9 +34,9 @@ void ShardedOptimizer::step(Runtime& runtime) {
                          "::step: the gradients are not complete; call finish_gradients() first"});
   }
   Update update = runtime.update();
-  begin_step(runtime);
+  const std::vector<std::size_t> groups = begin_step(runtime);
   for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
-    update_shard(update, bucket);
+    update_shard(update, bucket, groups);
     update.finish(bucket);
   }
 }
@@ -39,9 +47,9 @@ void ShardedOptimizer::step(Update& update) {
                  .text = std::string(name()) +
                          "::step: the gradients are not complete; call finish_gradients() first"});
   }
-  begin_step(update.runtime());
+  const std::vector<std::size_t> groups = begin_step(update.runtime());
   for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
-    update_shard(update, bucket);
+    update_shard(update, bucket, groups);
   }
 }
 
@@ -51,45 +59,53 @@ std::size_t ShardedOptimizer::group_of(const Parameter& parameter) const {
       return group;
     }
   }
-  return no_group;
+  return groups_only_ ? left_to_others : no_group;
 }
 
-bool ShardedOptimizer::wants(const Parameter& parameter) const {
-  return parameter.spec.trainable && (!groups_only_ || group_of(parameter) != no_group);
-}
-
-/// Counts and makes state on every rank alike, whatever lies in its shards.
-void ShardedOptimizer::begin_step(Runtime& runtime) const {
-  const std::span<std::uint64_t> counts = runtime.counts(steps());
+/// Whatever may throw, before anything is changed: predicates, and room for state, which every rank
+/// makes alike, whatever lies in its shards. Returns the group of each parameter.
+std::vector<std::size_t> ShardedOptimizer::begin_step(Runtime& runtime) const {
+  std::vector<std::size_t> groups;
   for (const Parameter& parameter : runtime.model().parameters()) {
-    if (wants(parameter)) {
-      ++counts[parameter.id];
+    groups.push_back(parameter.spec.trainable ? group_of(parameter) : left_to_others);
+  }
+  static_cast<void>(runtime.counts(steps()));
+  for (std::size_t id = 0; id < groups.size(); ++id) {
+    if (groups[id] != left_to_others) {
       for (const char* state : states()) {
-        static_cast<void>(runtime.state(state, runtime.bucket_plan().bucket_of[parameter.id]));
+        static_cast<void>(runtime.state(state, runtime.bucket_plan().bucket_of[id]));
       }
     }
   }
+  return groups;
 }
 
-void ShardedOptimizer::update_shard(Update& update, BucketId bucket) {
+void ShardedOptimizer::update_shard(Update& update,
+                                    BucketId bucket,
+                                    const std::vector<std::size_t>& groups) {
   Runtime& runtime = update.runtime();
   const Bucket& plan = runtime.bucket_plan().buckets[bucket];
   if (!plan.trainable) {
     return;  // not asked for: it has not changed
   }
   const ShardView shard = update.shard(bucket);
-  const std::span<const std::uint64_t> counts = runtime.counts(steps());
+  // Counted on every rank, and not before the shard is touched: a step given up until then has to
+  // leave the counts as they were.
+  const std::span<std::uint64_t> counts = runtime.counts(steps());
+  for (const ParameterId id : plan.parameters) {
+    counts[id] += std::uint64_t{groups[id] != left_to_others};
+  }
   for (const ShardPiece& each : shard.pieces) {
-    const Parameter& parameter = runtime.model().parameters()[plan.parameters[each.index]];
-    const std::size_t group = group_of(parameter);
-    if (groups_only_ && group == no_group) {
+    const ParameterId id = plan.parameters[each.index];
+    const std::size_t group = groups[id];
+    if (group == left_to_others) {
       continue;
     }
     const auto offset = static_cast<std::size_t>(each.shard_offset);
     Piece piece{.bucket = bucket,
                 .offset = offset,
                 .numel = static_cast<std::size_t>(each.numel),
-                .step = counts[parameter.id],
+                .step = counts[id],
                 .learning_rate = learning_rate_,
                 .weight_decay = weight_decay_,
                 .weights = shard.weights.data() + offset,

@@ -14,7 +14,8 @@
 ///     sgd.step(update);
 ///     adamw.step(update);
 ///
-/// Thread rules: as Runtime's. Errors: `Error` (misuse) if the gradients are not finished.
+/// Thread rules: as Runtime's. Errors: `Error` (misuse) if the gradients are not finished;
+/// (bad_configuration) at construction, of a group without a function.
 /// The order of operations is part of the contract, so that another implementation can be equal bit
 /// for bit; no multiplication and addition are fused.
 #pragma once
@@ -78,11 +79,11 @@ class ShardedOptimizer {
 
  private:
   static constexpr std::size_t no_group = ~std::size_t{0};
+  static constexpr std::size_t left_to_others = no_group - 1;
 
-  bool wants(const Parameter& parameter) const;
   std::size_t group_of(const Parameter& parameter) const;
-  void begin_step(Runtime& runtime) const;
-  void update_shard(Update& update, BucketId bucket);
+  std::vector<std::size_t> begin_step(Runtime& runtime) const;
+  void update_shard(Update& update, BucketId bucket, const std::vector<std::size_t>& groups);
 
   float learning_rate_;
   float weight_decay_;
