@@ -33,9 +33,9 @@ void RuntimeImpl::begin_update(Stream* stream) {
 void RuntimeImpl::end_update(bool complete, bool half) {
   updating_ = false;
   wide_bucket_ = no_bucket;  // if it was abandoned
-  updated_since_ = true;
   half_updated_ = half_updated_ || half;
   if (complete) {
+    updated_since_ = true;
     context.note_update();
   }
   context.compute_log().end(update_, "update", "", context.abandoned());
