@@ -49,6 +49,10 @@ void RuntimeImpl::take_over(RuntimeImpl& old) {
   launches_last_step_ = old.launches_last_step_;
   bytes_at_step_ = old.bytes_at_step_;
   bytes_last_step_ = old.bytes_last_step_;
+  step_began_ = old.step_began_;
+  time_last_step_ = old.time_last_step_;
+  time_steps_ = old.time_steps_;
+  steps_timed_ = old.steps_timed_;
 }
 
 /// This rank's parts of what `whole` holds of an old bucket: weights, or a named state.
