@@ -204,7 +204,8 @@ std::optional<Failure> RuntimeImpl::find_unused() {
   }
   std::vector<std::uint32_t> own(words);
   for (const Parameter& parameter : model.parameters()) {
-    if (parameter.spec.trainable && !contributed[parameter.id]) {
+    // Nobody has anything to write for one without elements.
+    if (parameter.spec.trainable && parameter.numel > 0 && !contributed[parameter.id]) {
       own[parameter.id / bits] |= 1U << (parameter.id % bits);
     }
   }
