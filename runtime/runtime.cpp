@@ -25,6 +25,15 @@ void RuntimeImpl::note_step_end() {
   step_began_ = now;
 }
 
+void RuntimeImpl::forget_step() {
+  step_began_.reset();
+  const RankState& state = rank.state();
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    launches_at_step_[op] = state.launches[op].load();
+    bytes_at_step_[op] = state.bytes_sent[op].load();
+  }
+}
+
 std::vector<float> RuntimeImpl::full_parameter(std::string_view full_name) {
   const Call guard(*this, "Runtime::full_parameter");
   const Parameter& parameter = model.parameters()[model.parameter(full_name)];

@@ -46,6 +46,7 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
   }
   micro_batches_ = 0;
   if (auto unused = find_unused()) {
+    forget_step();
     return unused;
   }
   for (const Bucket& bucket : plan.buckets) {

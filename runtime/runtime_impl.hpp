@@ -215,6 +215,8 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   };
   MostHeld most_held() const;
   void note_step_end();
+  /// What a step given up has launched, and its time, are not those of the next one.
+  void forget_step();
   Buffer gather_bucket(BucketId bucket, DType dtype, const void* own);
   void place_whole(const RuntimeImpl& old,
                    BucketId from,

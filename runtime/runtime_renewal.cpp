@@ -91,12 +91,7 @@ void RuntimeImpl::renew(std::uint64_t common_steps, bool keep_save) {
   gradients_finished = false;
   contributed_.assign(contributed_.size(), false);
   micro_batches_ = 0;
-  step_began_.reset();
-  const RankState& state = rank.state();
-  for (std::size_t op = 0; op < collective_count; ++op) {
-    launches_at_step_[op] = state.launches[op].load();
-    bytes_at_step_[op] = state.bytes_sent[op].load();
-  }
+  forget_step();
   spawn();
   context.steps += common_steps - steps;  // may well be one less
   steps = common_steps;
