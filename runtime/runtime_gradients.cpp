@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,14 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
   if (!(std::isfinite(loss_scale) && loss_scale > 0)) {
     throw Error(misuse("Runtime::finish_gradients: the loss scale is " +
                        std::to_string(loss_scale) + "; expected a finite number above 0"));
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    if (const float divisor = divisor_of(bucket) * loss_scale;
+        bucket.trainable && !(std::isfinite(divisor) && divisor > 0)) {
+      throw Error(
+          misuse("Runtime::finish_gradients: the loss scale times the gradient divisor is " +
+                 std::to_string(divisor) + " in fp32; expected a finite number above 0"));
+    }
   }
   const Answer& answer = ask({.kind = TrainerEventKind::step_end});
   note_reduced(answer);  // what micro-batches have left
@@ -109,12 +118,17 @@ GradientNorm RuntimeImpl::clip_gradients(float max_norm) {
   }
   const GradientNorm result = measure_gradients();
   if (result.finite && result.norm > static_cast<double>(max_norm)) {
-    const auto divisor = static_cast<float>(result.norm / static_cast<double>(max_norm));
+    const double ratio = result.norm / static_cast<double>(max_norm);
+    // One that fp32 cannot hold is divided by in two halves.
+    const bool halves = ratio > static_cast<double>(std::numeric_limits<float>::max());
+    const auto divisor = static_cast<float>(halves ? std::sqrt(ratio) : ratio);
     for (const Bucket& bucket : plan.buckets) {
       if (bucket.trainable) {
         await_update(bucket.id, nullptr);
-        device.divide(Stream::caller(), options.main_gradient_dtype, gradients_of_[bucket.id],
-                      own_range(bucket.id).numel, divisor);
+        for (int time = 0; time < (halves ? 2 : 1); ++time) {
+          device.divide(Stream::caller(), options.main_gradient_dtype, gradients_of_[bucket.id],
+                        own_range(bucket.id).numel, divisor);
+        }
       }
     }
   }
