@@ -11,8 +11,9 @@
 /// not there: everything is written into `step-000000123.tmp`, synced, and renamed last.
 ///
 /// All calls but those marked are *collective*, and made between steps: no scope or update is open,
-/// and no micro-batch has begun since `finish_gradients`; anything else is refused (misuse). All
-/// ranks reach the same folder, by whatever path.
+/// no micro-batch has begun since `finish_gradients`, and its update (or `skip_update`) is made,
+/// which `load` and `export_full` do without; anything else is refused (misuse). All ranks reach
+/// the same folder, by whatever path.
 ///
 /// Errors: `Error`, the same one on every rank, whichever rank it happened on; the world goes on.
 /// storage: the file system refused, or what is there is damaged, missing or foreign.

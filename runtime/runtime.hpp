@@ -140,8 +140,8 @@ class Runtime final : public LayerEvents {
   /// Freezes parameters, or lets them be trained from now on, and plans anew: buckets, slots and
   /// what was given by reference (`state`, `bucket_plan`) are others afterwards. Weights move to
   /// their new places, and state of parameters that stay trainable; one that is frozen loses its
-  /// state and counts from 0 when it is trained again. Between steps only. Old and new memory
-  /// exist together for a moment. Collective.
+  /// state and counts from 0 when it is trained again. Between steps only, behind the update. Old
+  /// and new memory exist together for a moment. Collective.
   void set_trainable(const std::vector<std::string>& full_names, bool trainable);
 
   /// Gives up the step under way, outside of all scopes: what it has launched is aborted, its

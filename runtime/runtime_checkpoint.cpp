@@ -9,12 +9,14 @@
 
 namespace troupe {
 
-void RuntimeImpl::settle(const char* what) {
+void RuntimeImpl::settle(const char* what, bool drops) {
   const Call guard(*this, what);
+  const bool awaits_update = gradients_finished && !updated_since_ && !drops;
   const char* const where = updating_               ? "inside an update"
                             : !open_scope().empty() ? "while a scope is open"
                             : micro_batches_ > 0    ? "before finish_gradients"
-                                                    : nullptr;
+                            : awaits_update ? "before the update of the gradients just finished"
+                                            : nullptr;
   if (where != nullptr) {
     throw Error({.code = ErrorCode::misuse,
                  .text = std::string(what) + " was called " + where +

@@ -137,7 +137,7 @@ std::vector<Part> parts_of(const RuntimeImpl& runtime, const ExportOptions& opti
 
 void export_full(Runtime& runtime, const fs::path& path, const ExportOptions& options) {
   RuntimeImpl& impl = runtime.impl();
-  impl.settle("troupe::export_full");
+  impl.settle("troupe::export_full", true);
   const bool first = impl.context.rank() == 0;
   const std::vector<Part> parts = parts_of(impl, options);
   const auto absolute = absolute_path(path);
