@@ -138,7 +138,7 @@ class Runtime final : public LayerEvents {
   /// A step that is left out: an update that changes nothing. Collective.
   void skip_update();
   /// Freezes parameters, or lets them be trained from now on, and plans anew: buckets, slots and
-  /// what was given by reference (`state`, `bucket_plan`) are others afterwards. Weights move to
+  /// what was given by reference (also `model`, `options`) is gone afterwards. Weights move to
   /// their new places, and state of parameters that stay trainable; one that is frozen loses its
   /// state and counts from 0 when it is trained again. Between steps only, behind the update. Old
   /// and new memory exist together for a moment. Collective.
