@@ -82,7 +82,7 @@ class Oracle {
   const std::vector<float>& weights(ParameterId parameter) const { return weights_[parameter]; }
 
  private:
-  const Model& model_;
+  const Model model_;  // the runtime's is gone when it plans anew
   std::vector<std::vector<float>> weights_;
   std::vector<float> sums_;
 };
