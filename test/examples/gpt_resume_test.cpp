@@ -114,6 +114,29 @@ TEST_CASE("other ranks load the same parameters") {
   CHECK(output.says("after 3 steps of 4 ranks"));
 }
 
+TEST_CASE("a run whose ranks have changed before goes on without a claim") {
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    const TestFolder folder;
+    gpt::Options first = small(Strategy::full_shard, 3);
+    first.steps = 2;
+    first.save = folder.path();
+    CHECK(demo(first).code == 0);
+    gpt::Options second = small(Strategy::full_shard, 2);
+    second.steps = 3;
+    second.resume = folder.path();
+    second.save = folder.path();
+    CHECK(demo(second).code == 0);
+    gpt::Options third = small(Strategy::owner_broadcast, ranks);
+    third.steps = 4;
+    third.resume = folder.path();
+    const Output output = demo(third);
+    CHECK(output.code == 0);
+    CHECK(output.says("no unsharded reference: the ranks have changed between steps before"));
+    CHECK(output.says("final parameters        not compared"));
+  }
+}
+
 TEST_CASE("checkpoints are made every so often, and at the end") {
   const TestFolder folder;
   gpt::Options options = small(Strategy::full_shard, 2);
