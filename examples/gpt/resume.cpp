@@ -80,6 +80,11 @@ std::optional<std::string> save_refused(const Options& options) {
   if (options.save.empty()) {
     return std::nullopt;
   }
+  std::error_code failed;
+  std::filesystem::create_directories(options.save, failed);
+  if (failed) {
+    return "--save: cannot make the folder " + options.save.string() + ": " + failed.message();
+  }
   const auto there = troupe::newest_checkpoint(options.save);
   if (!there) {
     return std::nullopt;

@@ -34,8 +34,8 @@ std::string describe_run(const Options& options, const Corpus& corpus, bool mixe
 /// optimizer or the like, or that has all of `options.steps` behind it. Collective.
 Resumed resume(troupe::Runtime& runtime, const Options& options, const Corpus& corpus);
 
-/// One line if `options.save` has a checkpoint that this run does not go on from; such a folder is
-/// better known before anything is trained. Without `options.save`: nothing.
+/// One line if `options.save` cannot be made, or has a checkpoint that this run does not go on
+/// from: better known before anything is trained. Without `options.save`: nothing.
 std::optional<std::string> save_refused(const Options& options);
 
 }  // namespace gpt

@@ -189,6 +189,14 @@ TEST_CASE("checkpoints are made every so often, and at the end") {
   }
 }
 
+TEST_CASE("a folder that cannot be made is known before anything is trained") {
+  gpt::Options options = small(Strategy::full_shard, 2);
+  options.save = "/dev/null/run";
+  const Output output = demo(options);
+  CHECK(output.code == 2);
+  CHECK(output.err == "gpt: --save: cannot make the folder /dev/null/run: Not a directory\n");
+}
+
 TEST_CASE("options of checkpoints that do not go together are refused") {
   const auto error = [](std::vector<const char*> arguments) {
     const auto parsed = gpt::parse_options(arguments);
