@@ -19,10 +19,10 @@ namespace troupe {
 
 /// The innermost scope that is open, for messages; empty: none is.
 std::string RuntimeImpl::open_scope() const {
-  for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
-    if (use->open) {
-      return describe(*use);
-    }
+  const auto use =
+      std::find_if(uses_.rbegin(), uses_.rend(), [](const OpenUse& each) { return each.open; });
+  if (use != uses_.rend()) {
+    return describe(*use);
   }
   if (updating_) {
     return "an update";

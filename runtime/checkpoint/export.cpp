@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 namespace troupe {
@@ -58,7 +59,7 @@ class ExportFile {
     if (!created) {
       return created.failure();
     }
-    file_.emplace(std::move(created).value());
+    file_ = std::make_unique<OutputFile>(std::move(created).value());
     return file_->write(header.value());
   }
 
@@ -113,7 +114,7 @@ class ExportFile {
   std::optional<DType> dtype_;
   fs::path path_;
   fs::path unfinished_;
-  std::optional<OutputFile> file_;
+  std::unique_ptr<OutputFile> file_;
 };
 
 /// Wider dtypes first: each tensor begins at a multiple of its elements' size.

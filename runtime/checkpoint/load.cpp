@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -18,7 +19,6 @@ namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-using detail::concat;
 
 Failure damaged(const fs::path& path, const std::string& what) {
   return within(path, detail::failure(ErrorCode::storage, what));
@@ -26,7 +26,7 @@ Failure damaged(const fs::path& path, const std::string& what) {
 
 /// What a rank found out before anything is changed.
 struct Checked {
-  std::optional<CheckpointReader> reader;
+  std::unique_ptr<CheckpointReader> reader;
   std::map<int, std::string> blobs;  ///< of the files that this rank has checked
   Result<void> met;
 };
@@ -38,7 +38,7 @@ Checked check(const RuntimeImpl& runtime, const fs::path& folder) {
     if (!index) {
       return index.failure();
     }
-    checked.reader.emplace(folder, std::move(index).value());
+    checked.reader = std::make_unique<CheckpointReader>(folder, std::move(index).value());
     const CheckpointIndex& found = checked.reader->index();
     if (auto fits = check_model(found, runtime.model, runtime.mesh); !fits) {
       return within(folder, fits.failure());

@@ -76,10 +76,11 @@ Result<fs::path> find_checkpoint(const fs::path& folder) {
   if (!newest) {
     return newest.failure();
   }
-  if (!newest.value()) {
+  const std::optional<fs::path> found = std::move(newest).value();
+  if (!found) {
     return damaged(folder, "there is no checkpoint in it (a folder step-… or an index.json)");
   }
-  return *newest.value();
+  return *found;
 }
 
 Result<CheckpointIndex> read_index(const fs::path& folder) {

@@ -60,7 +60,7 @@ Result<StoredTensor> parse_tensor(std::string_view name,
       type_names, [&](const auto& each) { return dtype.is_string() && dtype == each.second; });
   if (type == type_names.end()) {
     return tensor_damaged(name, "dtype is " + dtype.dump(-1, ' ', true, replace_bad_utf8) +
-                                    ", expected \"F32\", \"BF16\" or \"U8\"");
+                                    R"(, expected "F32", "BF16" or "U8")");
   }
   tensor.type = type->first;
   if (!value["shape"].is_array()) {

@@ -208,6 +208,7 @@ void SaveInProgress::commit_now(RuntimeImpl& runtime) {
                         {{"bytes", written.value().bytes}, {"hash", written.value().hash}})
                 : agree(runtime, "of files written", {}, written.failure());
     std::vector<IndexedFile> files;
+    files.reserve(said.size());
     for (const Json& each : said) {
       files.push_back(
           {.bytes = each["bytes"].get<std::int64_t>(), .hash = each["hash"].get<std::uint64_t>()});
