@@ -13,15 +13,16 @@
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace troupe {
 
 /// The innermost scope that is open, for messages; empty: none is.
 std::string RuntimeImpl::open_scope() const {
-  const auto use =
-      std::find_if(uses_.rbegin(), uses_.rend(), [](const OpenUse& each) { return each.open; });
-  if (use != uses_.rend()) {
+  const auto innermost_first = std::views::reverse(uses_);
+  const auto use = std::ranges::find_if(innermost_first, &OpenUse::open);
+  if (use != innermost_first.end()) {
     return describe(*use);
   }
   if (updating_) {
