@@ -51,6 +51,7 @@ void check_variant(const D4Variant& variant, int ranks, bool worker) {
       ranks, [&](World& world) { train(world, findings, model, variant.options, worker); });
   CHECK(findings.text() == "");
   CHECK(outcome.text() == "");
+  CHECK(outcome.heard == std::vector<std::string>(static_cast<std::size_t>(ranks)));
 }
 
 TEST_CASE("a step given up at any place leaves no trace, under every strategy") {
