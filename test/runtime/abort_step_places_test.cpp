@@ -51,7 +51,9 @@ void check_variant(const D4Variant& variant, int ranks, bool worker) {
       ranks, [&](World& world) { train(world, findings, model, variant.options, worker); });
   CHECK(findings.text() == "");
   CHECK(outcome.text() == "");
-  CHECK(outcome.heard == std::vector<std::string>(static_cast<std::size_t>(ranks)));
+  for (const std::string& heard : outcome.heard) {
+    CHECK(heard == "");
+  }
 }
 
 TEST_CASE("a step given up at any place leaves no trace, under every strategy") {
