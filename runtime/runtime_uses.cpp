@@ -167,6 +167,10 @@ void RuntimeImpl::end_scope(ScopeId id) noexcept {
     defer({.code = ErrorCode::internal,
            .text = std::string("the end of a scope: ") + exception.what()});
   }
+  // Also if the rank has failed between the first look and the guard: the trainer has left it.
+  if (id.kind == ScopeKind::use && uses_[id.index].open) {
+    close(uses_[id.index], false);
+  }
 }
 
 void RuntimeImpl::end_use(std::uint32_t index) {
