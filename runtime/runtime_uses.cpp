@@ -142,11 +142,12 @@ void RuntimeImpl::note_closed(ScopeKind kind) {
 
 void RuntimeImpl::end_scope(ScopeId id) noexcept {
   try {
+    // First, and whatever comes next: the trainer has left it.
     note_closed(id.kind);
+    if (id.kind == ScopeKind::use) {
+      close(uses_[id.index], false);
+    }
     if (rank.failed() || context.abandoned()) {
-      if (id.kind == ScopeKind::use) {
-        close(uses_[id.index], false);
-      }
       return;  // the next call throws
     }
     const RankContext::Call guard(context, "the end of a scope");
@@ -167,15 +168,10 @@ void RuntimeImpl::end_scope(ScopeId id) noexcept {
     defer({.code = ErrorCode::internal,
            .text = std::string("the end of a scope: ") + exception.what()});
   }
-  // Also if the rank has failed between the first look and the guard: the trainer has left it.
-  if (id.kind == ScopeKind::use && uses_[id.index].open) {
-    close(uses_[id.index], false);
-  }
 }
 
 void RuntimeImpl::end_use(std::uint32_t index) {
-  OpenUse& use = uses_[index];
-  close(use, false);
+  const OpenUse& use = uses_[index];
   if (options.check_gradients) {
     check_gradients(use);
   }
