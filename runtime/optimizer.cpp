@@ -24,15 +24,25 @@ ShardedOptimizer::ShardedOptimizer(float learning_rate,
 }
 
 void ShardedOptimizer::set_learning_rate(std::size_t group, float learning_rate) {
-  groups_.at(group).learning_rate = learning_rate;
+  if (group >= groups_.size()) {
+    throw Error({.code = ErrorCode::misuse,
+                 .text = std::string(name()) + "::set_learning_rate: group " +
+                         std::to_string(group) + " does not exist; there are " +
+                         std::to_string(groups_.size())});
+  }
+  groups_[group].learning_rate = learning_rate;
 }
 
-void ShardedOptimizer::step(Runtime& runtime) {
+void ShardedOptimizer::check_gradients(const Runtime& runtime) const {
   if (!runtime.gradients_finished()) {
     throw Error({.code = ErrorCode::misuse,
                  .text = std::string(name()) +
                          "::step: the gradients are not complete; call finish_gradients() first"});
   }
+}
+
+void ShardedOptimizer::step(Runtime& runtime) {
+  check_gradients(runtime);
   Update update = runtime.update();
   const std::vector<std::size_t> groups = begin_step(runtime);
   for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
@@ -42,11 +52,7 @@ void ShardedOptimizer::step(Runtime& runtime) {
 }
 
 void ShardedOptimizer::step(Update& update) {
-  if (!update.runtime().gradients_finished()) {
-    throw Error({.code = ErrorCode::misuse,
-                 .text = std::string(name()) +
-                         "::step: the gradients are not complete; call finish_gradients() first"});
-  }
+  check_gradients(update.runtime());
   const std::vector<std::size_t> groups = begin_step(update.runtime());
   for (BucketId bucket = 0; bucket < update.shard_count(); ++bucket) {
     update_shard(update, bucket, groups);

@@ -48,7 +48,7 @@ class ShardedOptimizer {
   void step(Update& update);
   /// From the next step on; groups with a value of their own keep it.
   void set_learning_rate(float learning_rate) { learning_rate_ = learning_rate; }
-  /// Of `groups[group]`. Precondition: there is such a group.
+  /// Of `groups[group]`. `Error` (misuse) if there is no such group.
   void set_learning_rate(std::size_t group, float learning_rate);
 
  protected:
@@ -81,6 +81,7 @@ class ShardedOptimizer {
   static constexpr std::size_t no_group = ~std::size_t{0};
   static constexpr std::size_t left_to_others = no_group - 1;
 
+  void check_gradients(const Runtime& runtime) const;
   std::size_t group_of(const Parameter& parameter) const;
   std::vector<std::size_t> begin_step(Runtime& runtime) const;
   void update_shard(Update& update, BucketId bucket, const std::vector<std::size_t>& groups);

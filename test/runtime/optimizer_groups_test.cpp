@@ -162,6 +162,19 @@ TEST_CASE("S24: two optimizers in one update cost the gathers of one") {
   }
 }
 
+TEST_CASE("a learning rate for a group that is not there is refused") {
+  Sgd sgd({.groups = {{.parameters = is_bias}}});
+  sgd.set_learning_rate(0, 0.5F);
+  try {
+    sgd.set_learning_rate(1, 0.5F);
+    FAIL("it was not refused");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::misuse);
+    CHECK(std::string(error.what()) ==
+          "Sgd::set_learning_rate: group 1 does not exist; there are 1");
+  }
+}
+
 TEST_CASE("an optimizer's step within an update needs finished gradients, too") {
   CHECK(on_ranks(2, [](World& world, Findings& findings) {
           Runtime runtime(world, weights_and_biases(), {});
