@@ -4,7 +4,7 @@
 #include "troupe/test/support/failing_world.hpp"
 #include "troupe/test/support/random.hpp"
 #include "troupe/test/support/ranks.hpp"
-#include "troupe/test/support/toy_trainer.hpp"
+#include "troupe/test/support/toy_training.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,13 +15,7 @@
 namespace troupe::test {
 namespace {
 
-struct Variant {
-  const char* name;
-  Options options;
-  int ranks_divisor = 1;  ///< of world sizes that it can run on
-};
-
-std::vector<Variant> variants() {
+std::vector<ToyVariant> variants() {
   constexpr Strategy owner = Strategy::owner_broadcast;
   constexpr Strategy sliced = Strategy::sharded_optimizer;
   return {
@@ -144,7 +138,7 @@ TEST_CASE("parameters equal the reference without the batches given up, bit for 
     for (const int micro_batches : {1, 2}) {
       const StepProgram program = plain_step(model.units().size(), micro_batches);
       const std::size_t operations = program.size() * program.front().size();
-      for (const Variant& variant : variants()) {
+      for (const ToyVariant& variant : variants()) {
         for (const int ranks : {1, 2, 3, 4, 7}) {
           if (ranks % variant.ranks_divisor != 0) {
             continue;

@@ -4,27 +4,19 @@
 #include "troupe/test/support/precision.hpp"
 
 #include "troupe/test/support/d4_strategies.hpp"
-#include "troupe/test/support/toy_trainer.hpp"
+#include "troupe/test/support/toy_training.hpp"
 
 #include <doctest/doctest.h>
 
 #include <array>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <set>
 #include <string>
 
 namespace troupe::test {
 namespace {
 
-struct Variant {
-  const char* name;
-  Options options;
-  int ranks_divisor = 1;  ///< of world sizes that it can run on
-};
-
-std::vector<Variant> variants() {
+std::vector<ToyVariant> variants() {
   constexpr Strategy owner = Strategy::owner_broadcast;
   constexpr Strategy sliced = Strategy::sharded_optimizer;
   return {
@@ -49,35 +41,6 @@ Model odd_model(DType dtype) {
   return model;
 }
 
-using Parameters = std::map<std::string, std::vector<float>>;
-
-Parameters train(const Model& model,
-                 const Options& options,
-                 int ranks,
-                 const std::vector<StepProgram>& steps) {
-  std::mutex mutex;
-  Parameters first;
-  World::local(ranks,
-               {.timeout = std::chrono::seconds{60}, .on_warning = [](const std::string&) {}})
-      .run([&](World& world) {
-        Runtime runtime(world, model, options);
-        ToyTrainer trainer{runtime, world.rank()};
-        ToyOptimizer optimizer{OptimizerKind::adamw};
-        trainer.initialize();
-        for (std::size_t step = 0; step < steps.size(); ++step) {
-          static_cast<void>(trainer.step(steps[step], static_cast<int>(step)));
-          optimizer.step(runtime);
-        }
-        for (const Parameter& parameter : model.parameters()) {
-          const std::vector<float> full = runtime.full_parameter(parameter.full_name);
-          const std::scoped_lock lock(mutex);
-          const auto& known = first.try_emplace(parameter.full_name, full).first->second;
-          CHECK_MESSAGE(known == full, parameter.full_name, " differs on rank ", world.rank());
-        }
-      });
-  return first;
-}
-
 /// Micro-batches that do not write all they use; a unit that is used twice.
 std::vector<StepProgram> programs(std::size_t units, bool accumulates) {
   StepProgram step = accumulating_step(units, accumulates ? "r--r-" : "rrr");
@@ -95,12 +58,12 @@ std::vector<StepProgram> programs(std::size_t units, bool accumulates) {
 
 TEST_CASE("every choice of dtypes equals a reference of its own bit for bit") {
   int rows = 0;
-  std::set<Parameters> results;
-  std::set<Parameters> narrow_weights;
+  std::set<ToyParameters> results;
+  std::set<ToyParameters> narrow_weights;
   for (const Precision& precision : precisions()) {
     const Model model = odd_model(precision.parameters);
     for (const int ranks : {1, 2, 3, 4, 7}) {
-      for (const Variant& variant : variants()) {
+      for (const ToyVariant& variant : variants()) {
         if (ranks % variant.ranks_divisor != 0) {
           continue;
         }
@@ -115,11 +78,11 @@ TEST_CASE("every choice of dtypes equals a reference of its own bit for bit") {
                              .wire = precision.wire,
                              .main_gradients = precision.main_gradients,
                              .main_weights = precision.main_weights};
-        const Parameters expected =
+        const ToyParameters expected =
             Reference(model, ranks, OptimizerKind::adamw, order).train(steps).parameters;
         Options options = with(precision, variant.options);
         options.overlap = rows % 3 != 0;
-        const Parameters found = train(model, options, ranks, steps);
+        const ToyParameters found = train_toy(model, options, ranks, steps);
         for (const auto& [name, values] : expected) {
           CHECK_MESSAGE(found.at(name) == values, name);
         }
@@ -134,7 +97,7 @@ TEST_CASE("every choice of dtypes equals a reference of its own bit for bit") {
   CHECK(results.size() == 16);
   CHECK(narrow_weights.size() > 4);
   CHECK(std::ranges::none_of(narrow_weights,
-                             [&](const Parameters& each) { return results.contains(each); }));
+                             [&](const ToyParameters& each) { return results.contains(each); }));
   MESSAGE(rows, " rows");
 }
 
@@ -143,7 +106,7 @@ TEST_CASE("fp32 parameters beside bf16 ones keep main weights in fp32") {
   model.add_parameter(0, {.name = "norm", .shape = {3}});
   const std::vector<StepProgram> steps(3, plain_step(2, 2));
   const SumOrder order{.main_weights = DType::bf16};
-  for (const Variant& variant : variants()) {
+  for (const ToyVariant& variant : variants()) {
     if (variant.options.mesh.replicate > 1) {
       continue;
     }
@@ -152,9 +115,9 @@ TEST_CASE("fp32 parameters beside bf16 ones keep main weights in fp32") {
       CAPTURE(ranks);
       Options options = variant.options;
       options.main_weight_dtype = DType::bf16;
-      const Parameters expected =
+      const ToyParameters expected =
           Reference(model, ranks, OptimizerKind::adamw, order).train(steps).parameters;
-      CHECK(train(model, options, ranks, steps) == expected);
+      CHECK(train_toy(model, options, ranks, steps) == expected);
     }
   }
 }

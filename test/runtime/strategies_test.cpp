@@ -1,22 +1,13 @@
 /// Every strategy and variant trains as the unsharded reference does, bit for bit, with overlap and
 /// without.
-#include "troupe/test/support/toy_trainer.hpp"
+#include "troupe/test/support/toy_training.hpp"
 
 #include <doctest/doctest.h>
-
-#include <map>
-#include <mutex>
 
 namespace troupe::test {
 namespace {
 
-struct Variant {
-  const char* name;
-  Options options;
-  int ranks_divisor = 1;  ///< of world sizes that it can run on
-};
-
-std::vector<Variant> variants() {
+std::vector<ToyVariant> variants() {
   constexpr Strategy owner = Strategy::owner_broadcast;
   constexpr Strategy sliced = Strategy::sharded_optimizer;
   return {
@@ -40,7 +31,7 @@ std::vector<Variant> variants() {
 }
 
 /// Those whose micro-batches need not reduce.
-std::vector<Variant> accumulating_variants() {
+std::vector<ToyVariant> accumulating_variants() {
   constexpr Strategy sliced = Strategy::sharded_optimizer;
   const auto kept = [](Options options) {
     options.free_full_gradients = false;
@@ -66,35 +57,6 @@ Model model_of(DType dtype) {
   return model;
 }
 
-using Parameters = std::map<std::string, std::vector<float>>;
-
-Parameters train(const Model& model,
-                 const Options& options,
-                 int ranks,
-                 const std::vector<StepProgram>& steps) {
-  std::mutex mutex;
-  Parameters first;
-  World::local(ranks,
-               {.timeout = std::chrono::seconds{60}, .on_warning = [](const std::string&) {}})
-      .run([&](World& world) {
-        Runtime runtime(world, model, options);
-        ToyTrainer trainer{runtime, world.rank()};
-        ToyOptimizer optimizer{OptimizerKind::adamw};
-        trainer.initialize();
-        for (std::size_t step = 0; step < steps.size(); ++step) {
-          static_cast<void>(trainer.step(steps[step], static_cast<int>(step)));
-          optimizer.step(runtime);
-        }
-        for (const Parameter& parameter : model.parameters()) {
-          const std::vector<float> full = runtime.full_parameter(parameter.full_name);
-          const std::scoped_lock lock(mutex);
-          const auto& known = first.try_emplace(parameter.full_name, full).first->second;
-          CHECK_MESSAGE(known == full, parameter.full_name, " differs on rank ", world.rank());
-        }
-      });
-  return first;
-}
-
 TEST_CASE("every strategy equals the unsharded reference bit for bit, with overlap and without") {
   int rows = 0;
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -102,7 +64,7 @@ TEST_CASE("every strategy equals the unsharded reference bit for bit, with overl
     for (const int ranks : {1, 2, 3, 4, 7}) {
       for (const int micro_batches : {1, 3}) {
         const std::vector<StepProgram> steps(4, plain_step(model.units().size(), micro_batches));
-        for (const Variant& variant : variants()) {
+        for (const ToyVariant& variant : variants()) {
           if (ranks % variant.ranks_divisor != 0) {
             continue;
           }
@@ -112,13 +74,13 @@ TEST_CASE("every strategy equals the unsharded reference bit for bit, with overl
           CAPTURE(std::string(to_string(dtype)));
           const SumOrder order{variant.options.mesh.replicate,
                                variant.options.sum_replicas_at_step_end};
-          const Parameters expected =
+          const ToyParameters expected =
               Reference(model, ranks, OptimizerKind::adamw, order).train(steps).parameters;
           for (const bool overlap : {true, false}) {
             CAPTURE(overlap);
             Options options = variant.options;
             options.overlap = overlap;
-            const Parameters found = train(model, options, ranks, steps);
+            const ToyParameters found = train_toy(model, options, ranks, steps);
             for (const auto& [name, values] : expected) {
               CHECK_MESSAGE(found.at(name) == values, name);
             }
@@ -138,7 +100,7 @@ TEST_CASE("micro-batches that do not all reduce equal the unsharded reference bi
     for (const int ranks : {1, 2, 3, 4, 7}) {
       for (const char* pattern : {"--r", "r-r-"}) {
         const std::vector<StepProgram> steps(3, accumulating_step(model.units().size(), pattern));
-        for (const Variant& variant : accumulating_variants()) {
+        for (const ToyVariant& variant : accumulating_variants()) {
           if (ranks % variant.ranks_divisor != 0) {
             continue;
           }
@@ -148,12 +110,12 @@ TEST_CASE("micro-batches that do not all reduce equal the unsharded reference bi
           CAPTURE(std::string(to_string(dtype)));
           const SumOrder order{variant.options.mesh.replicate,
                                variant.options.sum_replicas_at_step_end};
-          const Parameters expected =
+          const ToyParameters expected =
               Reference(model, ranks, OptimizerKind::adamw, order).train(steps).parameters;
           Options options = variant.options;
           options.overlap = rows % 2 == 0;
           CAPTURE(options.overlap);
-          const Parameters found = train(model, options, ranks, steps);
+          const ToyParameters found = train_toy(model, options, ranks, steps);
           for (const auto& [name, values] : expected) {
             CHECK_MESSAGE(found.at(name) == values, name);
           }
