@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
 #include <latch>
 #include <thread>
 
@@ -377,6 +378,43 @@ TEST_CASE("the trace and the report go on over a step given up") {
     }
     CHECK(last_failed == 0);
   }
+}
+
+TEST_CASE("a use whose end is refused is closed all the same, so that the step can be given up") {
+  std::atomic<bool> may_meet{false};
+  CHECK(on_ranks(2, [&](World& world, Findings& findings) {
+          D4Trainer trainer(world, findings, d4_model(2, 64), d4_options());
+          Runtime& runtime = trainer.runtime;
+          try {
+            const auto micro_batch = runtime.micro_batch();
+            Use use = runtime.forward(0);
+            if (world.rank() == 0) {
+              std::thread other([&] { world.barrier(); });
+              for (bool under_way = false; !under_way;) {
+                try {
+                  static_cast<void>(runtime.full_parameter("nobody"));
+                } catch (const Error& error) {
+                  under_way = error.code() == ErrorCode::misuse;
+                }
+              }
+              use.end();  // refused: another call is under way
+              may_meet = true;
+              other.join();
+            } else {
+              while (!may_meet) {
+                std::this_thread::yield();
+              }
+              world.barrier();
+              use.end();
+            }
+            runtime.finish_gradients();
+            findings.expect(false, "nobody heard of the refusal");
+          } catch (const Error& error) {
+            give_up(trainer, error);
+          }
+          trainer.step();
+          trainer.expect_oracle();
+        }) == "");
 }
 
 }  // namespace
