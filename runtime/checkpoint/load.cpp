@@ -12,6 +12,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace troupe {
@@ -22,6 +24,22 @@ namespace fs = std::filesystem;
 
 Failure damaged(const fs::path& path, const std::string& what) {
   return within(path, detail::failure(ErrorCode::storage, what));
+}
+
+/// Tells one checkpoint from another.
+Json identity_of(const CheckpointIndex& index) {
+  Json files = Json::array();
+  for (const IndexedFile& file : index.files) {
+    files.push_back({file.bytes, file.hash});
+  }
+  return {{"step", index.step}, {"files", std::move(files)}};
+}
+
+/// The name of its folder, also where a symbolic link leads to it.
+std::string real_name(const fs::path& checkpoint) {
+  std::error_code unknown;
+  const fs::path real = fs::canonical(checkpoint, unknown);
+  return (unknown ? checkpoint : real).filename().string();
 }
 
 /// What a rank found out before anything is changed.
@@ -181,12 +199,23 @@ LoadedCheckpoint load(Runtime& runtime, const fs::path& folder) {
   // Rank 0 says which; it would be another one if a save ended in between.
   const auto own = absolute_path(folder);
   const auto chosen = own && impl.context.rank() == 0 ? find_checkpoint(own.value()) : own;
-  const auto said =
-      agree(impl, "of what is loaded", chosen ? chosen.value().filename().string() : std::string(),
-            chosen ? Result<void>() : chosen.failure());
-  const std::string name = said[0].get<std::string>();
-  Checked checked = check(impl, own.value().filename() == name ? own.value() : own.value() / name);
-  agree(impl, "of files checked", {}, checked.met);
+  const auto said = agree(impl, "of what is loaded", chosen ? real_name(chosen.value()) : "",
+                          chosen ? Result<void>() : chosen.failure());
+  std::error_code unknown;
+  const bool itself = fs::exists(own.value() / index_name, unknown);
+  Checked checked = check(impl, itself ? own.value() : own.value() / said[0].get<std::string>());
+  const auto found =
+      agree(impl, "of files checked", checked.met ? identity_of(checked.reader->index()) : Json(),
+            checked.met);
+  if (const auto other =
+          std::ranges::find_if(found, [&](const Json& each) { return each != found.front(); });
+      other != found.end()) {
+    const auto rank = static_cast<int>(other - found.begin());
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "rank " + std::to_string(rank) +
+                         " was given another checkpoint than rank 0; all ranks load the same one",
+                 .rank = rank});
+  }
   CheckpointReader& reader = *checked.reader;
   const CheckpointIndex& index = reader.index();
   std::vector<const IndexedParameter*> indexed(impl.model.parameters().size());

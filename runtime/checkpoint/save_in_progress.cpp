@@ -196,12 +196,7 @@ void SaveInProgress::commit(RuntimeImpl& runtime) {
 }
 
 void SaveInProgress::commit_now(RuntimeImpl& runtime) {
-  const Result<WrittenFile> written = written_.get();
-  if (thread_.joinable()) {
-    thread_.join();
-  }
-  work_->snapshot = {};
-  work_->content = {};
+  const Result<WrittenFile> written = await_writer(runtime);
   try {
     const auto said =
         written ? agree(runtime, "of files written",
@@ -217,7 +212,8 @@ void SaveInProgress::commit_now(RuntimeImpl& runtime) {
           rank_ == 0 ? without_exceptions([&] { return complete(std::move(files)); })
                      : Result<void>());
   } catch (const Error&) {
-    if (rank_ == 0) {  // the next save removes what cannot be removed now
+    // The next save removes what cannot be removed now, or is still being written.
+    if (rank_ == 0 && !thread_.joinable()) {
       static_cast<void>(without_exceptions([&] { return work_->storage.remove(unfinished_); }));
     }
     throw;
@@ -225,6 +221,25 @@ void SaveInProgress::commit_now(RuntimeImpl& runtime) {
   if (rank_ == 0) {
     delete_old();
   }
+}
+
+/// This rank's file. A writer that takes too long is left to itself, with all that it uses; the
+/// other ranks wait for what this one says a little longer than it waits for its writer.
+Result<WrittenFile> SaveInProgress::await_writer(const RuntimeImpl& runtime) {
+  const Duration limit = runtime.context.timeout() - runtime.context.timeout() / 4;
+  if (written_.wait_for(limit) != std::future_status::ready) {
+    work_->stopped = true;
+    const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+    return detail::failure(ErrorCode::storage, concat(work_->file.string(), " of step ", step_,
+                                                      " was not written within ", limit_ms, " ms"));
+  }
+  Result<WrittenFile> written = written_.get();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  work_->snapshot = {};
+  work_->content = {};
+  return written;
 }
 
 /// Rank 0: everything is on the medium before the name says so.

@@ -65,6 +65,7 @@ class SaveInProgress {
   Result<void> complete(std::vector<IndexedFile> files);
   void delete_old() const;
   void commit_now(RuntimeImpl& runtime);
+  Result<WrittenFile> await_writer(const RuntimeImpl& runtime);
 
   const std::filesystem::path folder_;
   const std::filesystem::path unfinished_;

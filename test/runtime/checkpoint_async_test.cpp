@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <atomic>
 #include <future>
 #include <thread>
 
@@ -92,6 +91,33 @@ TEST_CASE("S46: an asynchronous save holds the values from before the next updat
           }) == "");
     CHECK(before.difference(loaded) == "");
   }
+}
+
+TEST_CASE("a writer that takes too long is named on all ranks, and the world goes on") {
+  TestFolder folder;
+  WriterGate gate;
+  std::array<std::string, 2> told;
+  World::local(2, {.timeout = std::chrono::milliseconds{600}}).run([&](World& world) {
+    Runtime runtime(world, toy_model({{5}, {9}}));
+    runtime.initialize([](ParameterView) {});
+    AsyncSave save = save_async(runtime, folder.path(),
+                                {.before = world.rank() == 1 ? gate.hook() : FileHook()});
+    try {
+      save.finish();
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::storage);
+      CHECK(error.failure().rank == 1);
+      told[static_cast<std::size_t>(world.rank())] = error.what();
+    }
+    world.barrier();
+    if (world.rank() == 0) {
+      gate.open();
+    }
+  });
+  CHECK(told[0] == told[1]);
+  CHECK(told[0].find("rank 1: ") == 0);
+  CHECK(told[0].find(" of step 0 was not written within 450 ms") != std::string::npos);
+  CHECK_FALSE(newest_checkpoint(folder.path()));
 }
 
 /// Two ranks that train and save; what is left in the folder afterwards.

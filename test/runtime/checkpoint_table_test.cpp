@@ -1,9 +1,12 @@
 /// A checkpoint of any world, loaded by any other: every pair of strategies, world sizes, meshes,
 /// bucket sizes and alignments below.
 #include "troupe/test/support/checkpoints.hpp"
+#include "troupe/test/support/refusal.hpp"
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <filesystem>
 #include <memory>
 
 namespace troupe::test {
@@ -172,6 +175,41 @@ TEST_CASE("of several copies of the model one is in the files") {
   CHECK(bytes_of(folder / "rank-00001.safetensors").find("weights/") != std::string::npos);
   CHECK(bytes_of(folder / "rank-00002.safetensors").find("weights/") == std::string::npos);
   CHECK(bytes_of(folder / "rank-00003.safetensors").find("of rank 3") != std::string::npos);
+}
+
+TEST_CASE("ranks may give one checkpoint by several paths, but not several checkpoints") {
+  TestFolder folder;
+  CHECK(with_runtime(
+            3, toy_model({{5}, {9}}), {}, [&](Runtime& runtime, World& world, Findings& findings) {
+              ToyTrainer{.runtime = runtime, .rank = world.rank()}.initialize();
+              AdamW adamw;
+              toy_step(runtime, world.rank(), 0, adamw);
+              save(runtime, folder.path());
+              toy_step(runtime, world.rank(), 1, adamw);
+              save(runtime, folder.path());
+              const auto first = folder.path() / "step-000000001";
+              const auto second = folder.path() / "step-000000002";
+              const auto link = folder.path() / "latest";
+              if (world.rank() == 0) {
+                std::filesystem::create_directory_symlink(second, link);
+              }
+              world.barrier();
+              const std::array<std::array<std::filesystem::path, 3>, 3> same{{
+                  {link, second, folder.path()},
+                  {folder.path(), link, second},
+                  {second, folder.path(), link},
+              }};
+              for (const auto& paths : same) {
+                findings.equal(load(runtime, paths[static_cast<std::size_t>(world.rank())]).step,
+                               std::uint64_t{2}, "step");
+              }
+              expect_refused(
+                  findings, "another checkpoint",
+                  {"rank 2 was given another checkpoint than rank 0; all ranks load the same one"},
+                  [&] { load(runtime, world.rank() == 2 ? first : second); },
+                  ErrorCode::bad_configuration);
+              findings.equal(runtime.steps(), std::uint64_t{2}, "steps after the refusal");
+            }) == "");
 }
 
 }  // namespace
