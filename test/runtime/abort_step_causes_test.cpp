@@ -381,40 +381,52 @@ TEST_CASE("the trace and the report go on over a step given up") {
 }
 
 TEST_CASE("a use whose end is refused is closed all the same, so that the step can be given up") {
-  std::atomic<bool> may_meet{false};
-  CHECK(on_ranks(2, [&](World& world, Findings& findings) {
-          D4Trainer trainer(world, findings, d4_model(2, 64), d4_options());
-          Runtime& runtime = trainer.runtime;
+  std::latch waits{1};    // rank 0's other thread, in a barrier
+  std::latch refused{1};  // the end of rank 0's use
+  std::atomic<bool> first{true};
+  WorldOptions options{.timeout = failing_world_timeout,
+                       .on_failure = [](const std::string&) {},
+                       .on_warning = [](const std::string&) {}};
+  options.on_launch = [&](int rank, const LaunchRecord& launch) {
+    if (rank == 0 && launch.op == Collective::barrier && first.exchange(false)) {
+      waits.count_down();
+    }
+  };
+  Findings findings;
+  World::local(2, options).run([&](World& world) {
+    D4Trainer trainer(world, findings, d4_model(2, 64), d4_options());
+    Runtime& runtime = trainer.runtime;
+    try {
+      const auto micro_batch = runtime.micro_batch();
+      Use use = runtime.forward(0);
+      if (world.rank() == 0) {
+        std::thread other([&] {
           try {
-            const auto micro_batch = runtime.micro_batch();
-            Use use = runtime.forward(0);
-            if (world.rank() == 0) {
-              std::thread other([&] { world.barrier(); });
-              for (bool under_way = false; !under_way;) {
-                try {
-                  static_cast<void>(runtime.full_parameter("nobody"));
-                } catch (const Error& error) {
-                  under_way = error.code() == ErrorCode::misuse;
-                }
-              }
-              use.end();  // refused: another call is under way
-              may_meet = true;
-              other.join();
-            } else {
-              while (!may_meet) {
-                std::this_thread::yield();
-              }
-              world.barrier();
-              use.end();
-            }
-            runtime.finish_gradients();
-            findings.expect(false, "nobody heard of the refusal");
+            world.barrier();
           } catch (const Error& error) {
-            give_up(trainer, error);
+            findings.expect(false, error.what());
           }
-          trainer.step();
-          trainer.expect_oracle();
-        }) == "");
+        });
+        waits.wait();
+        use.end();
+        refused.count_down();
+        other.join();
+        static_cast<void>(runtime.forward(1));  // hears of the refusal
+        findings.expect(false, "the end of a use was not refused beside another call");
+      } else {
+        refused.wait();
+        world.barrier();
+        use.end();
+        world.barrier();  // hears that rank 0 gives up
+        findings.expect(false, "rank 0 has not given up");
+      }
+    } catch (const Error& error) {
+      give_up(trainer, error);
+    }
+    trainer.step();
+    trainer.expect_oracle();
+  });
+  CHECK(findings.text() == "");
 }
 
 }  // namespace
