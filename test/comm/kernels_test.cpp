@@ -1,6 +1,7 @@
+// Sums and divisions, what kernels do with no elements, and a device's kernels on its streams.
 #include "troupe/comm/kernels.hpp"
 
-#include "support/draw.hpp"
+#include "support/kernel_data.hpp"
 #include "support/settle.hpp"
 #include "troupe/comm/host_device.hpp"
 #include "troupe/comm/host_stream.hpp"
@@ -8,161 +9,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
-namespace troupe {
+namespace troupe::test {
 namespace {
-
-using test::one_in;
-using test::Random;
-using test::real;
-
-constexpr std::int64_t sizes[] = {0, 1, 7, 63, 64, 65, 1000, 4097};
-constexpr std::int64_t offsets[] = {0, 1, 3};  // in elements, from an aligned address
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-const float nan = std::numeric_limits<float>::quiet_NaN();
-
-std::uint32_t bits_of(float value) {
-  return std::bit_cast<std::uint32_t>(value);
-}
-
-std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<std::uint32_t> bits(values.size());
-  std::ranges::transform(values, bits.begin(), [](float value) { return bits_of(value); });
-  return bits;
-}
-
-/// Rounding written out: the nearest bf16, of two equally near the even one.
-std::uint16_t rounded_by_hand(float value) {
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>((bits_of(value) >> 16U) | 0x40U);
-  }
-  const std::uint32_t below = bits_of(value) & 0xffff0000U;
-  const std::uint32_t rest = bits_of(value) & 0xffffU;
-  const bool up = rest > 0x8000U || (rest == 0x8000U && (below & 0x10000U) != 0);
-  return static_cast<std::uint16_t>((below >> 16U) + (up ? 1U : 0U));
-}
-
-/// Floats of all kinds: ordinary ones, ties between two bf16, subnormals, infinities, NaNs.
-std::vector<float> all_kinds(std::int64_t numel, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<float> values(static_cast<std::size_t>(numel));
-  for (float& value : values) {
-    switch (random.below(8)) {
-      case 0:
-        value = std::bit_cast<float>(static_cast<std::uint32_t>(random.next()));  // anything
-        break;
-      case 1:  // a tie
-        value = std::bit_cast<float>((static_cast<std::uint32_t>(random.next()) & 0x7fff0000U) |
-                                     0x8000U);
-        break;
-      case 2:
-        value = std::bit_cast<float>(static_cast<std::uint32_t>(random.below(1U << 23U)));
-        break;
-      case 3:
-        value = one_in(random, 2) ? infinity : -infinity;
-        break;
-      case 4:
-        value = std::numeric_limits<float>::max();
-        break;
-      default:
-        value = real(random);
-    }
-  }
-  return values;
-}
-
-std::vector<float> ordinary(std::int64_t numel, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<float> values(static_cast<std::size_t>(numel));
-  for (float& value : values) {
-    value = real(random) * (one_in(random, 4) ? 1e4F : 1.0F);
-  }
-  return values;
-}
-
-std::vector<BFloat16> as_bf16(const std::vector<float>& values) {
-  std::vector<BFloat16> converted;
-  converted.reserve(values.size());
-  for (const float value : values) {
-    converted.push_back(to_bfloat16(value));
-  }
-  return converted;
-}
-
-/// Calls `check(numel, offset)` for all sizes and offsets.
-template <class Check>
-void for_sizes_and_offsets(Check check) {
-  for (const std::int64_t numel : sizes) {
-    for (const std::int64_t offset : offsets) {
-      CAPTURE(numel);
-      CAPTURE(offset);
-      check(numel, offset);
-    }
-  }
-}
-
-TEST_CASE("a cast to bf16 rounds each element to nearest even and keeps NaN") {
-  for_sizes_and_offsets([](std::int64_t numel, std::int64_t offset) {
-    const auto from = all_kinds(numel + offset, 1);
-    std::vector<BFloat16> to(from.size() + 1, BFloat16{0x1234});
-    kernels::cast(DType::f32, from.data() + offset, DType::bf16, to.data() + offset, numel);
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const bool inside = i >= static_cast<std::size_t>(offset) && i < from.size();
-      REQUIRE(to[i].bits == (inside ? rounded_by_hand(from[i]) : 0x1234));
-      if (inside) {
-        REQUIRE(to[i] == to_bfloat16(from[i]));
-      }
-    }
-  });
-}
-
-TEST_CASE("a cast to bf16 is right for every pattern of the upper half and the ties around it") {
-  std::vector<float> from;
-  for (std::uint32_t upper = 0; upper < 0x10000U; ++upper) {
-    for (const std::uint32_t lower : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
-      from.push_back(std::bit_cast<float>((upper << 16U) | lower));
-    }
-  }
-  std::vector<BFloat16> to(from.size());
-  kernels::cast(DType::f32, from.data(), DType::bf16, to.data(),
-                static_cast<std::int64_t>(from.size()));
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    wrong += to[i].bits == rounded_by_hand(from[i]) ? 0U : 1U;
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("a cast from bf16 is exact, bit by bit") {
-  std::vector<BFloat16> from;
-  from.reserve(0x10000U);
-  for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
-    from.push_back({static_cast<std::uint16_t>(bits)});
-  }
-  std::vector<float> to(from.size());
-  kernels::cast(DType::bf16, from.data(), DType::f32, to.data(),
-                static_cast<std::int64_t>(from.size()));
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    wrong += bits_of(to[i]) == static_cast<std::uint32_t>(from[i].bits) << 16U ? 0U : 1U;
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("a cast between equal dtypes is a copy, in place too") {
-  auto values = all_kinds(65, 2);
-  std::vector<float> to(values.size());
-  kernels::cast(DType::f32, values.data(), DType::f32, to.data(), 65);
-  CHECK(bits_of(to) == bits_of(values));
-  kernels::cast(DType::f32, to.data(), DType::f32, to.data(), 65);
-  CHECK(bits_of(to) == bits_of(values));
-}
 
 TEST_CASE("accumulate adds in fp32, element by element, and rounds a bf16 sum once") {
   for_sizes_and_offsets([](std::int64_t numel, std::int64_t offset) {
@@ -215,78 +68,6 @@ TEST_CASE("divide is a true division") {
   std::vector<float> five(64, 5.0F);
   kernels::divide(DType::f32, five.data(), 64, 3.0F);
   CHECK(five[63] == 5.0F / 3.0F);
-}
-
-double squared_norm_by_hand(const float* data, std::int64_t numel) {
-  double lanes[kernels::squared_norm_lanes] = {};
-  for (std::int64_t i = 0; i < numel; ++i) {
-    const double value = data[i];
-    lanes[static_cast<std::size_t>(i) % kernels::squared_norm_lanes] += value * value;
-  }
-  for (std::size_t half = kernels::squared_norm_lanes / 2; half > 0; half /= 2) {
-    for (std::size_t lane = 0; lane < half; ++lane) {
-      lanes[lane] += lanes[lane + half];
-    }
-  }
-  return lanes[0];
-}
-
-TEST_CASE("squared_norm adds to the result, in fp64 and in a fixed order") {
-  for_sizes_and_offsets([](std::int64_t numel, std::int64_t offset) {
-    const auto data = ordinary(numel + offset, 6);
-    double result = 2.5;
-    bool non_finite = false;
-    kernels::squared_norm(DType::f32, data.data() + offset, numel, &result, &non_finite);
-    CHECK(result == 2.5 + squared_norm_by_hand(data.data() + offset, numel));
-    CHECK_FALSE(non_finite);
-  });
-}
-
-TEST_CASE("squared_norm of bf16 is that of the same numbers in fp32, also beyond one block") {
-  for (const std::int64_t numel : {0, 1, 7, 16, 17, 2047, 2048, 2049, 5000}) {
-    std::vector<BFloat16> narrow;
-    std::vector<float> wide;
-    for (std::int64_t i = 0; i < numel; ++i) {
-      narrow.push_back(to_bfloat16(static_cast<float>(i % 13) - 6.0F));
-      wide.push_back(to_float(narrow.back()));
-    }
-    double result = 0;
-    bool non_finite = false;
-    kernels::squared_norm(DType::bf16, narrow.data(), numel, &result, &non_finite);
-    CHECK(result == squared_norm_by_hand(wide.data(), numel));
-    CHECK_FALSE(non_finite);
-    if (numel > 0) {
-      narrow.back() = to_bfloat16(infinity);
-      kernels::squared_norm(DType::bf16, narrow.data(), numel, &result, &non_finite);
-      CHECK(non_finite);
-    }
-  }
-}
-
-TEST_CASE("squared_norm flags an infinity or a NaN wherever it is, and nothing else") {
-  for (const std::int64_t numel : {1, 7, 16, 17, 64, 1000}) {
-    for (const float bad : {nan, infinity, -infinity}) {
-      for (const std::int64_t at : {std::int64_t{0}, numel / 2, numel - 1}) {
-        std::vector<float> data(static_cast<std::size_t>(numel), 1.0F);
-        data[static_cast<std::size_t>(at)] = bad;
-        double result = 0;
-        bool non_finite = false;
-        kernels::squared_norm(DType::f32, data.data(), numel, &result, &non_finite);
-        CHECK(non_finite);
-      }
-    }
-    // The largest finite floats do not overflow in fp64; a flag set before stays.
-    const std::vector<float> largest(static_cast<std::size_t>(numel),
-                                     -std::numeric_limits<float>::max());
-    double result = 0;
-    bool non_finite = false;
-    kernels::squared_norm(DType::f32, largest.data(), numel, &result, &non_finite);
-    CHECK_FALSE(non_finite);
-    CHECK(std::isfinite(result));
-    non_finite = true;
-    kernels::squared_norm(DType::f32, largest.data(), numel, &result, &non_finite);
-    CHECK(non_finite);
-  }
 }
 
 TEST_CASE("sum adds fp32 sources in rank order, whichever of them it is written to") {
@@ -455,4 +236,4 @@ TEST_CASE("a device's kernels run in order on a worker stream, and at once on th
 }
 
 }  // namespace
-}  // namespace troupe
+}  // namespace troupe::test
