@@ -11,6 +11,15 @@
 namespace troupe::test {
 namespace {
 
+/// A run in which nothing may be found wrong.
+Outcome run_clean(const ModelWorld& world, const Expected& expected, std::uint64_t schedule) {
+  SeededChooser chooser(schedule);
+  return run_world(world, expected, Pace::any_order, chooser,
+                   [](const std::string& invariant, const std::string& text, const Simulation&) {
+                     FAIL(invariant << ": " << text);
+                   });
+}
+
 TEST_CASE("the same seed gives the same run, another seed another one") {
   for (const std::uint64_t seed : {1U, 7U, 101U}) {
     CAPTURE(seed);
@@ -38,12 +47,7 @@ TEST_CASE(
     ModelWorld world = random_world(world_seed);
     world.fault = {};
     const Expected expected(world);
-    SeededChooser chooser(schedule_seed);
-    return run_world(world, expected, Pace::any_order, chooser,
-                     [](const std::string& invariant, const std::string& text, const Simulation&) {
-                       FAIL(invariant << ": " << text);
-                     })
-        .launches;
+    return run_clean(world, expected, schedule_seed).launches;
   };
   for (const std::uint64_t world : {3U, 5U, 8U}) {
     CAPTURE(world);
@@ -70,10 +74,7 @@ TEST_CASE("the zeros of a bucket that was not used wait for the last update of i
     const Expected expected(world);
     for (std::uint64_t schedule = 0; schedule < 10; ++schedule) {
       CAPTURE(schedule);
-      SeededChooser chooser(schedule);
-      const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
-                                        [](const std::string& invariant, const std::string& text,
-                                           const Simulation&) { FAIL(invariant << ": " << text); });
+      const Outcome outcome = run_clean(world, expected, schedule);
       CHECK(std::ranges::count(outcome.launches, Collective::reduce_scatter, &LaunchRecord::op) ==
             4);
     }
@@ -104,10 +105,7 @@ TEST_CASE("an update of weights that lie in full buffers waits for the last use 
     const Expected expected(world);
     for (std::uint64_t schedule = 0; schedule < 10; ++schedule) {
       CAPTURE(schedule);
-      SeededChooser chooser(schedule);
-      const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
-                                        [](const std::string& invariant, const std::string& text,
-                                           const Simulation&) { FAIL(invariant << ": " << text); });
+      const Outcome outcome = run_clean(world, expected, schedule);
       CHECK(outcome.launches.size() > 2);
     }
   }
@@ -128,10 +126,7 @@ TEST_CASE("S08: no access overtakes another in 20 steps with random delays") {
   const Expected expected(world);
   for (std::uint64_t schedule = 0; schedule < 3; ++schedule) {
     CAPTURE(schedule);
-    SeededChooser chooser(schedule);
-    const Outcome outcome = run_world(world, expected, Pace::any_order, chooser,
-                                      [](const std::string& invariant, const std::string& text,
-                                         const Simulation&) { FAIL(invariant << ": " << text); });
+    const Outcome outcome = run_clean(world, expected, schedule);
     CHECK(std::ranges::count(outcome.launches, Collective::reduce_scatter, &LaunchRecord::op) ==
           80);
   }
