@@ -157,7 +157,7 @@ void Runtime::skip_update() {
 }
 
 void Runtime::set_trainable(const std::vector<std::string>& full_names, bool trainable) {
-  impl_->settle("Runtime::set_trainable");
+  impl_->require_between_steps("Runtime::set_trainable");
   Model changed = impl_->model;
   for (const std::string& name : full_names) {
     changed.set_trainable(changed.parameter(name), trainable);

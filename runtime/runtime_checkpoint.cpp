@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-void RuntimeImpl::settle(const char* what, bool drops) {
+void RuntimeImpl::require_between_steps(const char* what, bool drops) {
   const Call guard(*this, what);
   const bool awaits_update = gradients_finished && !updated_since_ && !drops;
   const char* const where = updating_               ? "inside an update"
@@ -24,6 +24,18 @@ void RuntimeImpl::settle(const char* what, bool drops) {
   }
   for (const Bucket& bucket : plan.buckets) {
     await_update(bucket.id, nullptr);
+  }
+}
+
+void RuntimeImpl::require_initialised(const char* what) const {
+  for (const Bucket& bucket : plan.buckets) {
+    if (versions[bucket.id] == 0) {
+      throw Error({.code = ErrorCode::misuse,
+                   .text = std::string(what) + ": the parameters of bucket " +
+                           plan.describe(bucket.id, model) +
+                           " were never initialised; call runtime.initialize() or load first",
+                   .bucket = bucket.id});
+    }
   }
 }
 

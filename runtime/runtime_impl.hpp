@@ -76,7 +76,9 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   // Checkpoints (runtime_checkpoint.cpp).
   /// Refused unless it is between steps; then waits until all updates are done. `drops`: the call
   /// has no use for finished gradients that await their update.
-  void settle(const char* what, bool drops = false);
+  void require_between_steps(const char* what, bool drops = false);
+  /// Refused if some parameters have no values yet.
+  void require_initialised(const char* what) const;
   /// What each rank has to say, by rank. Collective. `label`: a literal, for messages
   std::vector<std::string> exchange(const char* label, const std::string& own);
   /// The whole of a bucket, in fp32 main weights; of experts, that of this rank's group.

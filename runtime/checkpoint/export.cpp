@@ -138,7 +138,8 @@ std::vector<Part> parts_of(const RuntimeImpl& runtime, const ExportOptions& opti
 
 void export_full(Runtime& runtime, const fs::path& path, const ExportOptions& options) {
   RuntimeImpl& impl = runtime.impl();
-  impl.settle("troupe::export_full", true);
+  impl.require_between_steps("troupe::export_full", true);
+  impl.require_initialised("troupe::export_full");
   const bool first = impl.context.rank() == 0;
   const std::vector<Part> parts = parts_of(impl, options);
   const auto absolute = absolute_path(path);

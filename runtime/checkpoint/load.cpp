@@ -188,7 +188,7 @@ std::optional<fs::path> newest_checkpoint(const fs::path& folder) {
 
 LoadedCheckpoint load(Runtime& runtime, const fs::path& folder) {
   RuntimeImpl& impl = runtime.impl();
-  impl.settle("troupe::load", true);
+  impl.require_between_steps("troupe::load", true);
   if (const auto last = std::exchange(impl.save, nullptr)) {
     try {
       last->commit(impl);

@@ -18,7 +18,8 @@ void finish_last(RuntimeImpl& runtime) {
 
 void save(Runtime& runtime, const std::filesystem::path& folder, const SaveOptions& options) {
   RuntimeImpl& impl = runtime.impl();
-  impl.settle("troupe::save");
+  impl.require_between_steps("troupe::save");
+  impl.require_initialised("troupe::save");
   finish_last(impl);
   SaveInProgress save(impl, folder, options);
   save.write();
@@ -29,7 +30,8 @@ AsyncSave save_async(Runtime& runtime,
                      const std::filesystem::path& folder,
                      const SaveOptions& options) {
   RuntimeImpl& impl = runtime.impl();
-  impl.settle("troupe::save_async");
+  impl.require_between_steps("troupe::save_async");
+  impl.require_initialised("troupe::save_async");
   finish_last(impl);
   impl.save = std::make_shared<SaveInProgress>(impl, folder, options);
   impl.save->owner = impl.weak_from_this();

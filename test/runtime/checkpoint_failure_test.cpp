@@ -1,9 +1,11 @@
 /// Saves that fail: every file operation that can, folders that will not do, calls at the wrong
 /// place. The same error on all ranks, and the world goes on.
 #include "troupe/test/support/checkpoints.hpp"
+#include "troupe/test/support/refusal.hpp"
 
 #include <doctest/doctest.h>
 
+#include <functional>
 namespace troupe::test {
 namespace {
 
@@ -215,6 +217,25 @@ TEST_CASE("calls at the wrong place are refused and change nothing") {
           save(runtime, folder.path());
         }) == "");
   CHECK(listing(folder.path()) == "step-000000001");
+}
+
+TEST_CASE("what was never initialised is not saved or exported") {
+  TestFolder folder;
+  CHECK(with_runtime(2, two_units(), {}, [&](Runtime& runtime, World&, Findings& findings) {
+          const auto refused = [&](const std::string& what, const std::function<void()>& call) {
+            const std::string text = "troupe::" + what + ": the parameters of bucket " +
+                                     runtime.bucket_plan().describe(0, runtime.model()) +
+                                     " were never initialised; call runtime.initialize() or load "
+                                     "first";
+            expect_refused(findings, what, {text.c_str()}, call);
+          };
+          refused("save", [&] { save(runtime, folder.path()); });
+          refused("save_async", [&] { save_async(runtime, folder.path()); });
+          refused("export_full", [&] { export_full(runtime, folder.path() / "x"); });
+          runtime.initialize([](ParameterView) {});
+          save(runtime, folder.path());
+        }) == "");
+  CHECK(listing(folder.path()) == "step-000000000");
 }
 
 }  // namespace
