@@ -9,6 +9,13 @@
 namespace troupe {
 
 void RuntimeImpl::note_step_end() {
+  const RankState& state = rank.state();
+  for (std::size_t op = 0; op < collective_count; ++op) {
+    const std::uint64_t now = state.launches[op].load();
+    launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
+    const std::uint64_t bytes = state.bytes_sent[op].load();
+    bytes_last_step_[op] = bytes - std::exchange(bytes_at_step_[op], bytes);
+  }
   const TrainerTime::Reading now = context.compute_log().read();
   time_last_step_ = between(step_began_.value_or(now), now);
   if (time_last_step_) {

@@ -47,8 +47,7 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
   note_reduced(answer);  // what micro-batches have left
   const std::vector<BucketId> unreduced = answer.unreduced;
   AgreedOrder recorded = answer.recorded;
-  RankState& state = rank.state();
-  const Event& last = state.last_event[static_cast<std::size_t>(Channel::reduce)];
+  const Event& last = rank.state().last_event[static_cast<std::size_t>(Channel::reduce)];
   rank.wait(rank.next_ticket() - 1, [&] { return last.done(); }, "the last reduce of the step");
   if (!recorded.gathers.empty()) {
     agree_on_order(std::move(recorded));
@@ -58,6 +57,17 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
     forget_step();
     return unused;
   }
+  divide_gradients(unreduced, loss_scale);
+  gradients_finished = true;
+  updated_since_ = false;
+  ++steps;
+  ++context.steps;
+  note_step_end();
+  return std::nullopt;
+}
+
+/// By what the options and the loss scale say. Zero where nothing was contributed on any rank.
+void RuntimeImpl::divide_gradients(const std::vector<BucketId>& unreduced, float loss_scale) {
   for (const Bucket& bucket : plan.buckets) {
     if (!bucket.trainable) {
       continue;
@@ -72,18 +82,6 @@ std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
                   numel * static_cast<std::int64_t>(size_of(options.main_gradient_dtype)));
     }
   }
-  gradients_finished = true;
-  updated_since_ = false;
-  ++steps;
-  ++context.steps;
-  for (std::size_t op = 0; op < collective_count; ++op) {
-    const std::uint64_t now = state.launches[op].load();
-    launches_last_step_[op] = now - std::exchange(launches_at_step_[op], now);
-    const std::uint64_t bytes = state.bytes_sent[op].load();
-    bytes_last_step_[op] = bytes - std::exchange(bytes_at_step_[op], bytes);
-  }
-  note_step_end();
-  return std::nullopt;
 }
 
 /// The tokens of all ranks reach an expert, whatever its group: it is divided as the others are.

@@ -1,7 +1,7 @@
 /// The inside of a Runtime: memory, open uses, and the translation of calls into trainer events.
 /// Split over runtime_setup.cpp (construction), runtime_agreement.cpp (with other ranks),
-/// runtime_uses.cpp (scopes), runtime_gradients.cpp, runtime_streams.cpp (waiting),
-/// runtime_update.cpp, runtime_replan.cpp, runtime_renewal.cpp (a step given up),
+/// runtime_uses.cpp (scopes), runtime_views.cpp, runtime_gradients.cpp, runtime_streams.cpp
+/// (waiting), runtime_update.cpp, runtime_replan.cpp, runtime_renewal.cpp (a step given up),
 /// runtime_checkpoint.cpp (what checkpoints need) and runtime.cpp (the rest).
 #pragma once
 
@@ -208,6 +208,7 @@ class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
   void check_gradients(const OpenUse& use);
   void check_finished(const char* call) const;
   std::optional<Failure> find_unused();
+  void divide_gradients(const std::vector<BucketId>& unreduced, float loss_scale);
   GradientNorm measure_gradients();
   void note_closed(ScopeKind kind);
   ScheduleCounters schedule() const;
