@@ -11,14 +11,6 @@
 
 namespace troupe {
 
-namespace {
-
-Failure misuse(std::string text) {
-  return {.code = ErrorCode::misuse, .text = std::move(text)};
-}
-
-}  // namespace
-
 std::optional<Failure> RuntimeImpl::finish_gradients(float loss_scale) {
   const Call guard(*this, "Runtime::finish_gradients");
   if (gradients_finished) {

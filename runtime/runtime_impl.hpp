@@ -23,6 +23,11 @@ namespace troupe {
 
 class SaveInProgress;
 
+/// What a trainer's call is refused with.
+inline Failure misuse(std::string text) {
+  return {.code = ErrorCode::misuse, .text = std::move(text)};
+}
+
 class RuntimeImpl : public std::enable_shared_from_this<RuntimeImpl> {
  public:
   RuntimeImpl(World& world, Model model, Options options);

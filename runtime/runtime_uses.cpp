@@ -7,10 +7,6 @@ namespace troupe {
 
 namespace {
 
-Failure misuse(std::string text) {
-  return {.code = ErrorCode::misuse, .text = std::move(text)};
-}
-
 /// `Stream::caller()` and null mean the same.
 Stream* normalized(Stream* stream) {
   return stream != nullptr && stream->is_caller() ? nullptr : stream;

@@ -6,14 +6,6 @@
 
 namespace troupe {
 
-namespace {
-
-Failure misuse(std::string text) {
-  return {.code = ErrorCode::misuse, .text = std::move(text)};
-}
-
-}  // namespace
-
 void RuntimeImpl::note_filling(const std::vector<UsedBucket>& buckets) {
   for (const UsedBucket& bucket : buckets) {
     if (bucket.gradient_slot != no_slot && bucket.first_contribution) {
