@@ -47,12 +47,49 @@ struct WorldOptions {
   Trace* trace = nullptr;
 };
 
+/// How a process finds the other ranks of its world.
+struct JoinOptions {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;  ///< among the ranks of this host
+  /// The store (comm/store/store.hpp) of the world: rank 0 serves it, unless `external_store`.
+  std::string store_host = "127.0.0.1";
+  std::uint16_t store_port = 0;
+  bool external_store = false;
+  /// The job's secret; needed beyond loopback.
+  std::string secret{};
+  /// The address, or the interface, of this host that peers send payload to. Neither is set: the
+  /// address from which this host reaches the store.
+  std::string address{};
+  std::string interface_name{};
+  /// Adds contributions in the order of a ring instead of rank order: faster with many ranks, but
+  /// no longer bit for bit what one process computes.
+  bool ring_order = false;
+  /// How long the ranks are waited for at the start.
+  std::chrono::milliseconds join_timeout = std::chrono::minutes{5};
+  /// A rank that gives no sign of life for so long has failed.
+  std::chrono::milliseconds silence_limit = std::chrono::seconds{30};
+  /// Where the failure of a world is written as JSON, "failure-<rank>.json"; empty: nowhere.
+  std::string failure_directory{};
+
+  /// What the launcher has set: torchrun, Slurm, Open MPI, MPICH (PMI) or troupe-run; one rank if
+  /// nothing is set. docs/launching.md lists the variables. Throws `Error` (bad_configuration) that
+  /// names variables which contradict each other, or are missing.
+  static JoinOptions from_environment();
+};
+
 class World {
  public:
   class Local;
+  class Joined;
 
   /// `ranks` threads of this process. Throws `Error` (bad_configuration) unless 1 ≤ ranks ≤ 256.
   static Local local(int ranks, WorldOptions options = {});
+
+  /// This process is one rank of a world of processes; `run` of the result connects it. Throws
+  /// `Error` (bad_configuration) for options that cannot be used.
+  static Joined join(JoinOptions join, WorldOptions options = {});
+  static Joined join(WorldOptions options = {});  ///< as the environment says
 
   /// Made by `Local`, or by tests from their own context.
   explicit World(RankContext& context) : context_(context) {}
@@ -79,6 +116,11 @@ class World {
   void all_gather(std::span<const float> own, std::span<float> all);
   void barrier();
 
+  /// Whether any rank's process was asked to end (SIGTERM, which `Joined::run` takes meanwhile):
+  /// the same answer on every rank. A trainer asks between steps, saves, and returns. A collective
+  /// like the others.
+  bool stop_requested();
+
   RankContext& context() { return context_; }
 
  private:
@@ -98,6 +140,23 @@ class World::Local {
 
  private:
   int ranks_;
+  WorldOptions options_;
+};
+
+/// This process as one rank, ready to run.
+class World::Joined {
+ public:
+  Joined(JoinOptions join, WorldOptions options)
+      : join_(std::move(join)), options_(std::move(options)) {}
+
+  const JoinOptions& join_options() const { return join_; }
+  /// Connects to the other ranks, runs `body` on the calling thread, and returns when all ranks are
+  /// done, so that none is cut off. Throws `Error` with the world's first failure, the same on every
+  /// rank that lives.
+  void run(const std::function<void(World&)>& body) const;
+
+ private:
+  JoinOptions join_;
   WorldOptions options_;
 };
 
