@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -33,6 +34,8 @@ struct LoggedCall {
   CollectiveCall view() const;
   bool operator==(const LoggedCall&) const = default;
 };
+
+LoggedCall logged(const CollectiveCall& call);
 
 enum class LaunchStage : std::uint8_t {
   launched,  ///< handed to the stream
@@ -58,31 +61,37 @@ struct GroupName {
 
 struct GroupPosition {
   GroupName group;
-  std::uint64_t launched = 0;      ///< how many so far: the number of the next turn
-  std::vector<LoggedLaunch> last;  ///< the latest ones, oldest first
+  std::uint64_t launched = 0;  ///< how many so far: the number of the next turn
+  /// In order, without gaps: some that have ended, then those that have not, the earliest first.
+  std::vector<LoggedLaunch> launches;
 
   bool operator==(const GroupPosition&) const = default;
 };
 
 class LaunchLog {
  public:
+  /// Launches that have ended are forgotten beyond so many; those that have not never are.
   static constexpr std::size_t kept = 16;
+  /// A position holds no more: they are sent.
+  static constexpr std::size_t told_max = 256;
 
   explicit LaunchLog(GroupName group) : group_(std::move(group)) {}
 
   const GroupName& group() const { return group_; }
   std::uint64_t launch(const CollectiveCall& call);  ///< returns its turn
   void begin(std::uint64_t turn);
-  void end(std::uint64_t turn);
+  void end(std::uint64_t turn);  ///< also of one that was dropped before it began
   GroupPosition position() const;
   /// The earliest launch that has begun and not ended.
   std::optional<LoggedLaunch> awaiting() const;
 
  private:
+  void advance(std::uint64_t turn, LaunchStage stage);
+
   const GroupName group_;
   mutable std::mutex mutex_;  // guards what follows
   std::uint64_t launched_ = 0;
-  std::deque<LoggedLaunch> last_;
+  std::deque<LoggedLaunch> launches_;
 };
 
 }  // namespace troupe

@@ -10,7 +10,8 @@
 /// [Note: the inquest] A rank that sees something go wrong (`WorldLink::suspect`) appends its
 /// suspicion. On reading the first one of an epoch every rank puts its position (`RankPosition`)
 /// in the store. The rank of the first suspicion collects them for a while, decides
-/// (`diagnose`, in diagnosis.hpp) and appends the failure. If it does not, the others append theirs.
+/// (`diagnose`, in diagnosis.hpp) and appends the failure. If it does not, the others append
+/// theirs.
 ///
 /// Thread rules: any thread. A thread of its own reads the log; what it calls is noted.
 /// Errors: a store that is lost fails the world: without it nobody can tell what others do.

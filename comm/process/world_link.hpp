@@ -1,8 +1,8 @@
 /// What a communicator between processes tells its world, and hears from it.
 ///
 /// A communicator cannot tell by itself whether a peer that does not answer is late, launches
-/// something else, or is dead. It tells the world what it sees (`suspect`), and the world finds out:
-/// it asks all ranks how far they are (process_world.hpp).
+/// something else, or is dead. It tells the world what it sees (`suspect`), and the world finds
+/// out: it asks all ranks how far they are (process_world.hpp).
 #pragma once
 
 #include "troupe/comm/process/launch_log.hpp"
@@ -41,8 +41,8 @@ class WatchedGroup {
   WatchedGroup(const WatchedGroup&) = delete;
   WatchedGroup& operator=(const WatchedGroup&) = delete;
   virtual ~WatchedGroup() = default;
-  /// The world has failed (`WorldLink::failure`): ends what waits in a collective, soon. Any thread;
-  /// does not block.
+  /// The world has failed (`WorldLink::failure`): ends what waits in a collective, soon. Any
+  /// thread; does not block.
   virtual void interrupt() = 0;
   virtual const LaunchLog& log() const = 0;
 };
@@ -65,8 +65,7 @@ class WorldLink {
   virtual void abort(const Failure& failure) = 0;
   /// A collective begins to wait for its peers: if one of them has left the world without having
   /// launched it, the world's failure.
-  virtual std::optional<Failure> begins(const GroupName& group,
-                                        const LoggedLaunch& launch) = 0;
+  virtual std::optional<Failure> begins(const GroupName& group, const LoggedLaunch& launch) = 0;
   /// From now on the group hears of failures; if there is one already, at once.
   virtual void watch(WatchedGroup& group) = 0;
   /// Returns when the group hears no more.
