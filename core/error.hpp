@@ -24,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   device,             ///< a device, stream or allocation failed
   non_finite,         ///< a gradient is infinite or not a number; parameter and rank are named
   storage,            ///< a file could not be written or read, or is damaged; the text names it
+  network,            ///< no connection, or it was lost; the text names the address and why
   internal,           ///< a fault of Troupe; please report it with the text
 };
 
@@ -45,6 +46,8 @@ constexpr const char* to_string(ErrorCode code) {
       return "non-finite";
     case ErrorCode::storage:
       return "storage";
+    case ErrorCode::network:
+      return "network";
     case ErrorCode::internal:
       return "internal";
   }

@@ -7,13 +7,15 @@
 /// Keys hold bytes. A log is a list of entries that only grows: every reader sees the same entries
 /// in the same order. A will is an entry that the store appends for a client that has gone silent.
 ///
-/// Every call has a deadline and returns no later than shortly after it. Each takes effect once,
-/// also if the connection was lost and made anew meanwhile, or, after a failure, at most once.
+/// Every call has a deadline and returns no later than shortly after it; one that has passed
+/// already is refused (timeout). Each call takes effect once, also if the connection was lost and
+/// made anew meanwhile, or, after a failure, at most once.
 ///
 /// Thread rules: any thread, any number of calls at a time; `close` too.
 /// Errors: `timeout` (a key that was not set in time, a server that did not answer in time) and
 /// `network` (no connection could be made, a secret was refused, the store was closed) name the
-/// store and the key; `misuse`: a key or value beyond the limits, named.
+/// store and the key; `misuse`: a key or value beyond the limits, named, a full store, an `add` to
+/// what is no number.
 #pragma once
 
 #include "troupe/comm/waiting.hpp"
@@ -31,8 +33,8 @@ namespace troupe {
 /// What one store takes.
 struct StoreLimits {
   std::size_t key_bytes = 512;
-  std::size_t value_bytes = std::size_t{1} << 20;   ///< of a value or an entry
-  std::size_t total_bytes = std::size_t{256} << 20; ///< of all keys, values and entries together
+  std::size_t value_bytes = std::size_t{1} << 20;    ///< of a value or an entry
+  std::size_t total_bytes = std::size_t{256} << 20;  ///< of all keys, values and entries together
   std::size_t connections = 4096;
 };
 
@@ -55,7 +57,7 @@ class Store {
                                    std::int64_t amount,
                                    TimePoint deadline) = 0;
   /// If the key's value is `expected` (nothing: if it is not set) it becomes `desired`. Returns the
-  /// value that the key has then.
+  /// value that the key has then, "" if it has none.
   virtual Result<std::string> compare_and_set(std::string_view key,
                                               std::optional<std::string_view> expected,
                                               std::string_view desired,
@@ -83,16 +85,13 @@ class Store {
   /// The client is about to end in good order: its will is void.
   virtual Result<void> revoke_will(TimePoint deadline) = 0;
 
-  /// Ends all calls under way and refuses later ones (network). Does not wait.
+  /// Ends all calls under way and refuses later ones (network). Does not wait. As with the client's
+  /// destruction, its will comes true unless it was revoked.
   virtual void close() = 0;
 };
 
 /// Returns when `size` members, 0 to size - 1, have come to the barrier `name`, each once. The
 /// error of a deadline names those that have not. For messages a member is a rank.
-Result<void> barrier(Store& store,
-                     std::string_view name,
-                     int member,
-                     int size,
-                     TimePoint deadline);
+Result<void> barrier(Store& store, std::string_view name, int member, int size, TimePoint deadline);
 
 }  // namespace troupe
