@@ -5,6 +5,8 @@
 /// and number, and each takes effect once ([Note: once] in store_state.hpp).
 #pragma once
 
+#include "troupe/comm/store/store.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -27,7 +29,6 @@ enum class Operation : std::uint8_t {
   read = 9,
   leave_will = 10,
   revoke_will = 11,
-  ping = 12,  ///< nothing but a sign of life
 };
 
 constexpr const char* to_string(Operation operation) {
@@ -54,8 +55,6 @@ constexpr const char* to_string(Operation operation) {
       return "leave_will";
     case Operation::revoke_will:
       return "revoke_will";
-    case Operation::ping:
-      return "ping";
   }
   return "?";
 }
@@ -66,7 +65,6 @@ constexpr bool changes_something(Operation operation) {
     case Operation::look:
     case Operation::wait:
     case Operation::read:
-    case Operation::ping:
       return false;
     default:
       return true;
@@ -75,10 +73,10 @@ constexpr bool changes_something(Operation operation) {
 
 /// One request; what an operation has no use for stays as it is here.
 struct Request {
-  std::uint64_t number = 0;
+  std::uint64_t number = 0;  ///< from 1
   /// The client has its answers to all requests below this number, or no longer wants them.
   std::uint64_t settled_below = 0;
-  Operation operation = Operation::ping;
+  Operation operation = Operation::revoke_will;
   /// How long to wait for a key or an entry (get, wait, read), from the request's arrival.
   std::chrono::milliseconds timeout{0};
   std::vector<std::string> keys{};        ///< the key or log; several with wait only
@@ -108,6 +106,9 @@ struct Response {
 
   bool operator==(const Response&) const = default;
 };
+
+/// What of the request is too large for a store with these limits, if anything.
+std::optional<std::string> beyond_limits(const Request& request, const StoreLimits& limits);
 
 /// A key for a message: in quotes, cut after 80 bytes, with '?' for what cannot be printed.
 std::string quoted(std::string_view key);

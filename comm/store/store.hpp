@@ -36,6 +36,8 @@ struct StoreLimits {
   std::size_t value_bytes = std::size_t{1} << 20;    ///< of a value or an entry
   std::size_t total_bytes = std::size_t{256} << 20;  ///< of all keys, values and entries together
   std::size_t connections = 4096;
+  /// What may wait for a client that does not take it; one frame always may.
+  std::size_t outgoing_bytes = std::size_t{16} << 20;
 };
 
 class Store {

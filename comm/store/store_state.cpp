@@ -31,11 +31,6 @@ bool waits(Operation operation) {
          operation == Operation::read;
 }
 
-std::string too_long(std::string what, std::size_t bytes, std::size_t limit) {
-  return std::move(what) + " has " + std::to_string(bytes) + " bytes; the store takes " +
-         std::to_string(limit);
-}
-
 }  // namespace
 
 StoreState::StoreState(StoreLimits limits) : limits_(limits) {}
@@ -131,19 +126,12 @@ void StoreState::submit(SessionId id, Request request, TimePoint now) {
 std::optional<std::string> StoreState::objection(const Session& session,
                                                  const Request& request) const {
   const bool many = request.operation == Operation::wait;
-  const bool none =
-      request.operation == Operation::ping || request.operation == Operation::revoke_will;
+  const bool none = request.operation == Operation::revoke_will;
   if (!many && request.keys.size() != (none ? 0U : 1U)) {
     return std::to_string(request.keys.size()) + " keys";
   }
-  for (const auto& key : request.keys) {
-    if (key.size() > limits_.key_bytes) {
-      return too_long("key " + quoted(key), key.size(), limits_.key_bytes);
-    }
-  }
-  const auto largest = std::max(request.value.size(), request.expected.value_or("").size());
-  if (largest > limits_.value_bytes) {
-    return too_long("the value", largest, limits_.value_bytes);
+  if (auto text = beyond_limits(request, limits_)) {
+    return text;
   }
   if (session.waiting.size() + session.kept.size() >= session_requests) {
     return "the client has more than " + std::to_string(session_requests) + " requests under way";
@@ -200,7 +188,6 @@ Response StoreState::perform(SessionId id, Session& session, const Request& requ
     case Operation::get:  // these wait
     case Operation::wait:
     case Operation::read:
-    case Operation::ping:
       break;
   }
   return {};

@@ -9,6 +9,7 @@
 #include "troupe/comm/store/store.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,12 @@ struct StoreServerOptions {
   StoreLimits limits{};
   /// A connection that has not proved the secret by then is closed.
   Duration handshake_limit = std::chrono::seconds{10};
+  /// A client that gives no sign of life for so long is disconnected, and so is one that takes
+  /// nothing of what is sent to it. It may come back.
+  Duration idle_limit = std::chrono::seconds{60};
+  /// Told which client was disconnected by the server and why, on the server's thread. Must not
+  /// block.
+  std::function<void(const std::string&)> on_disconnect{};
 };
 
 /// Serves from a thread of its own until it is destroyed. Clients that are slow, silent, malformed
@@ -45,6 +52,8 @@ struct TcpStoreOptions {
   /// How long a lost server is looked for before calls fail; they fail at their own deadline
   /// anyway.
   Duration reconnect_limit = std::chrono::seconds{10};
+  /// A server that answers nothing for so long counts as lost.
+  Duration silence_limit = std::chrono::seconds{10};
   /// For the server's messages about this client: "rank 2 (pid 41 on host7)".
   std::string name{};
 };

@@ -1,5 +1,6 @@
 #include "support/store_contract.hpp"
 
+#include "support/tcp_stores.hpp"
 #include "troupe/comm/store/memory_store.hpp"
 
 namespace troupe::test {
@@ -11,7 +12,7 @@ struct MemoryStores {
   std::shared_ptr<MemoryStoreHub> hub;
 };
 
-TROUPE_STORE_CONTRACT(MemoryStores);
+TROUPE_STORE_CONTRACT(MemoryStores, TcpStores);
 
 }  // namespace
 }  // namespace troupe::test

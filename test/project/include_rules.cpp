@@ -38,7 +38,7 @@ struct Room {
 const std::vector<Room> rooms{
     {"core",     {},                                                 {}, false, false},
     {"layers",   {"core"},                                           {}, false, true},
-    {"comm",     {"core"},                                           {"system", "spdlog", "cuda", "nccl", "gloo", "boost"}, false, false},
+    {"comm",     {"core"},                                           {"system", "spdlog", "cuda", "nccl", "gloo", "boost", "openssl"}, false, false},
     {"actors",   {"core", "comm", "layers"},                         {"system", "spdlog", "caf"}, false, false},
     {"runtime",  {"core", "comm", "layers", "actors"},               {"system", "spdlog", "nlohmann", "xxhash"}, false, true},
     {"examples", {"core", "comm", "layers", "actors", "runtime"},    {"any"}, true, false},
