@@ -382,12 +382,12 @@ TEST_CASE_TEMPLATE_DEFINE("closing a client ends all its calls and refuses later
   std::atomic<int> ended = 0;
   on_threads(5, [&](int i) {
     if (i == 4) {
-      // All four wait, as the store shows by what they had set before.
+      // All four wait, or are about to.
       REQUIRE(other->wait(std::vector<std::string>{"0", "1", "2", "3"}, in_time()));
       client->close();
       return;
     }
-    REQUIRE(client->set(std::to_string(i), "", in_time()));
+    REQUIRE(other->set(std::to_string(i), "", in_time()));
     const auto got = i % 2 == 0 ? client->get("never", in_time()).failure()
                                 : client->read("never", 0, in_time()).failure();
     check_names(got, ErrorCode::network, {"'never'", "closed"});
