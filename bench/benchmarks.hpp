@@ -26,4 +26,7 @@ Table collectives(const Effort& effort);
 /// 1,000 layers of 16 bytes on two ranks without any computation: the host's work per layer.
 Table thousand_layers(const Effort& effort);
 
+/// Up to 2,048 clients that join one store on loopback at the same time.
+Table store_clients(const Effort& effort);
+
 }  // namespace troupe::bench

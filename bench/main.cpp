@@ -17,10 +17,8 @@ namespace {
 using namespace troupe::bench;
 
 const std::vector<std::pair<std::string, Table (*)(const Effort&)>> measurements{
-    {"layer_events", layer_events},
-    {"event_cost", event_cost},
-    {"collectives", collectives},
-    {"thousand_layers", thousand_layers},
+    {"layer_events", layer_events},       {"event_cost", event_cost}, {"collectives", collectives},
+    {"thousand_layers", thousand_layers}, {"store", store_clients},
 };
 
 void write_report(std::ostream& out,
@@ -72,7 +70,8 @@ int run(bool quick, const std::string& json, const std::vector<std::string>& onl
 
 int main(int argc, char** argv) {
   try {
-    CLI::App app{"What Troupe costs: layer events, decisions, in-process collectives."};
+    CLI::App app{
+        "What Troupe costs: layer events, decisions, in-process collectives, joining a store."};
     bool quick = false;
     std::string json;
     std::vector<std::string> only;

@@ -56,8 +56,8 @@ function(expect_table index name rows_min)
 endfunction()
 
 string(JSON tables LENGTH "${report}" tables)
-if(NOT tables EQUAL 4)
-  message(FATAL_ERROR "${JSON}: ${tables} tables, not 4")
+if(NOT tables EQUAL 5)
+  message(FATAL_ERROR "${JSON}: ${tables} tables, not 5")
 endif()
 expect_table(0 layer_events 22 TEXT event system comm_thread goal_begin_p50_us NUMBER ranks
   SPREAD begin_p50_us begin_p99_us begin_mean_us end_p50_us end_p99_us)
@@ -66,3 +66,4 @@ expect_table(2 collectives 8 TEXT collective dtype goal NUMBER ranks part_kib
   SPREAD time_us gb_per_s memcpy_gb_per_s ratio ratio_in_step)
 expect_table(3 thousand_layers 2 TEXT goal NUMBER layers
   SPREAD pair_mean_us pair_p50_us pair_p99_us total_ms total_ratio)
+expect_table(4 store 1 NUMBER clients SPREAD join_ms barrier_ms)
