@@ -50,8 +50,12 @@ void CuttingProxy::accept_one() {
   if (client.get() < 0 || kept_out_) {
     return;
   }
+  Descriptor server = connect_to(server_port_);
+  if (server.get() < 0) {
+    return;  // it has gone
+  }
   ++connections_;
-  pairs_.push_back({std::move(client), connect_to(server_port_), draw_life()});
+  pairs_.push_back({std::move(client), std::move(server), draw_life()});
 }
 
 // False: the pair has ended.

@@ -29,8 +29,15 @@ Descriptor connect_to(std::uint16_t port, int receive_buffer) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    made.reset();
+  }
   return made;
+}
+
+RawClient::RawClient(std::uint16_t port, int receive_buffer)
+    : socket_(connect_to(port, receive_buffer)) {
+  REQUIRE(socket_.get() >= 0);
 }
 
 bool RawClient::send(std::string_view bytes) {

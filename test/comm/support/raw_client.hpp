@@ -34,13 +34,13 @@ class Descriptor {
   int number_;
 };
 
-/// A socket connected to this port on loopback. `receive_buffer`: bytes, 0 as the kernel likes.
+/// A socket connected to this port on loopback; an empty one if nobody listens there.
+/// `receive_buffer`: bytes, 0 as the kernel likes.
 Descriptor connect_to(std::uint16_t port, int receive_buffer = 0);
 
 class RawClient {
  public:
-  explicit RawClient(std::uint16_t port, int receive_buffer = 0)
-      : socket_(connect_to(port, receive_buffer)) {}
+  explicit RawClient(std::uint16_t port, int receive_buffer = 0);
 
   /// False: the other side no longer takes them.
   bool send(std::string_view bytes);
@@ -51,8 +51,6 @@ class RawClient {
   bool closed(TimePoint deadline);
   /// The whole handshake; false if it was refused. The frames sent are in `sent`.
   bool join(const std::string& secret, TimePoint deadline);
-  void drop() { socket_.reset(); }
-  int descriptor() const { return socket_.get(); }
 
   std::string sent{};
 
