@@ -31,7 +31,8 @@ class GlooGroup final : public WatchedGroup {
         link_(link),
         alarm_(alarm),
         log_(options_.name),
-        context_(std::move(context)) {
+        context_(std::move(context)),
+        watch_(context_ ? std::make_unique<ConnectionWatch>(*context_) : nullptr) {
     link_.watch(*this);
   }
   GlooGroup(const GlooGroup&) = delete;
@@ -74,7 +75,7 @@ class GlooGroup final : public WatchedGroup {
     const TimePoint begun = std::chrono::steady_clock::now();
     const TimePoint deadline = begun + options_.timeout;
     const SigpipeBlocked sigpipe_blocked;
-    TransferRun run(context_.get(), call, turn, plan, staging_, interruption_, deadline);
+    TransferRun run(context_.get(), watch_.get(), call, turn, plan, staging_, interruption_);
     std::optional<Suspicion> suspicion;
     const Alarm::Id alarm = alarm_.set(deadline, interruption_);
     try {
@@ -155,6 +156,7 @@ class GlooGroup final : public WatchedGroup {
 
   // Of the stream that runs the collective whose turn it is.
   const std::shared_ptr<gloo::Context> context_;
+  const std::unique_ptr<const ConnectionWatch> watch_;
   StagingMemory staging_;
 };
 

@@ -7,13 +7,19 @@
 
 namespace troupe {
 
+namespace {
+
+/// For Gloo's own timeout, which is not meant to come: `Alarm` ends the wait before.
+constexpr std::chrono::milliseconds never = std::chrono::hours{24 * 366};
+
+}  // namespace
+
 void Interruption::raise() {
-  const std::lock_guard lock(mutex_);
-  raised_ = true;
-  if (waited_for_ != nullptr) {
-    waited_for_->abortWaitRecv();
-    waited_for_->abortWaitSend();
+  {
+    const std::lock_guard lock(mutex_);
+    raised_ = true;
   }
+  nudge();
 }
 
 bool Interruption::raised() const {
@@ -21,34 +27,44 @@ bool Interruption::raised() const {
   return raised_;
 }
 
-void Interruption::clear() {
+void Interruption::nudge() {
   const std::lock_guard lock(mutex_);
-  raised_ = false;
-}
-
-bool Interruption::wait(gloo::transport::UnboundBuffer& buffer, Way way, TimePoint deadline) {
-  // Who raises ends the wait; this is for a deadline that nobody watches.
-  constexpr auto grace = std::chrono::seconds{10};
-  {
-    const std::lock_guard lock(mutex_);
-    if (raised_) {
-      return false;
-    }
-    waited_for_ = &buffer;
+  if (waited_for_ != nullptr) {
+    waited_for_->abortWaitRecv();
+    waited_for_->abortWaitSend();
   }
-  struct NoMoreWaiting {
-    Interruption& self;
-    ~NoMoreWaiting() {
-      const std::lock_guard lock(self.mutex_);
-      self.waited_for_ = nullptr;
-    }
-  } const no_more_waiting{*this};
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::max(deadline - std::chrono::steady_clock::now(), Duration::zero()) + grace);
-  return way == Way::receive ? buffer.waitRecv(limit) : buffer.waitSend(limit);
 }
 
-Alarm::Alarm() : worker_([this] { work(); }) {
+bool Interruption::wait(gloo::transport::UnboundBuffer& buffer, Way way, FunctionRef<void()> look) {
+  struct EndWait {
+    Interruption& self;
+    ~EndWait() { self.end_wait(); }
+  };
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (raised_) {
+        return false;
+      }
+      waited_for_ = &buffer;
+    }
+    {
+      const EndWait end_wait{*this};
+      if (way == Way::receive ? buffer.waitRecv(never) : buffer.waitSend(never)) {
+        return true;
+      }
+    }
+    look();
+  }
+}
+
+void Interruption::end_wait() {
+  const std::lock_guard lock(mutex_);
+  waited_for_ = nullptr;
+}
+
+Alarm::Alarm(Duration nudge_interval)
+    : nudge_interval_(nudge_interval), worker_([this] { work(); }) {
   pthread_setname_np(worker_.native_handle(), "gloo alarm");
 }
 
@@ -62,39 +78,51 @@ Alarm::~Alarm() {
 }
 
 Alarm::Id Alarm::set(TimePoint time, Interruption& interruption) {
-  bool earliest = false;
-  Id id;
-  {
-    const std::lock_guard lock(mutex_);
-    id = {time, next_++};
-    pending_.emplace(id, &interruption);
-    earliest = pending_.begin()->first == id;
-  }
-  if (earliest) {
+  const TimePoint next = std::min(time, std::chrono::steady_clock::now() + nudge_interval_);
+  std::unique_lock lock(mutex_);
+  const Id id = next_id_++;
+  pending_.emplace(id, Pending{.time = time, .next = next, .interruption = &interruption});
+  if (next < wake_) {
+    wake_ = next;
+    lock.unlock();
     changed_.notify_one();
   }
   return id;
 }
 
-void Alarm::clear(const Id& id) {
+void Alarm::clear(Id id) {
   const std::lock_guard lock(mutex_);
   pending_.erase(id);
+}
+
+/// Does what is due; returns when the next is.
+TimePoint Alarm::ring(TimePoint now) {
+  TimePoint earliest = TimePoint::max();
+  for (auto entry = pending_.begin(); entry != pending_.end();) {
+    Pending& pending = entry->second;
+    if (pending.time <= now) {
+      pending.interruption->raise();
+      entry = pending_.erase(entry);
+      continue;
+    }
+    if (pending.next <= now) {
+      pending.interruption->nudge();
+      pending.next = std::min(pending.time, now + nudge_interval_);
+    }
+    earliest = std::min(earliest, pending.next);
+    ++entry;
+  }
+  return earliest;
 }
 
 void Alarm::work() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    if (pending_.empty()) {
+    wake_ = ring(std::chrono::steady_clock::now());
+    if (wake_ == TimePoint::max()) {
       changed_.wait(lock);
-      continue;
-    }
-    const auto first = pending_.begin();
-    if (first->first.first <= std::chrono::steady_clock::now()) {
-      first->second->raise();
-      pending_.erase(first);
     } else {
-      const TimePoint time = first->first.first;
-      changed_.wait_until(lock, time);
+      changed_.wait_until(lock, wake_);
     }
   }
 }

@@ -34,18 +34,18 @@ std::byte* StagingMemory::at_least(std::int64_t bytes) {
 }
 
 TransferRun::TransferRun(gloo::Context* context,
+                         const ConnectionWatch* watch,
                          const CollectiveCall& call,
                          std::uint64_t turn,
                          const TransferPlan& plan,
                          StagingMemory& staging,
-                         Interruption& interruption,
-                         TimePoint deadline)
+                         Interruption& interruption)
     : context_(context),
+      watch_(watch),
       call_(call),
       turn_(turn),
       plan_(plan),
       interruption_(interruption),
-      deadline_(deadline),
       size_(context == nullptr ? 1 : context->size),
       staging_(staging.at_least(plan.staging_bytes)),
       header_(header_of(call)),
@@ -119,16 +119,14 @@ void TransferRun::start_headers() {
 }
 
 RunEnd TransferRun::await_headers() {
-  peer_ = (context_->rank + size_ - 1) % size_;
-  if (!interruption_.wait(*header_receiver_, Way::receive, deadline_)) {
+  if (!await(*header_receiver_, Way::receive, (context_->rank + size_ - 1) % size_)) {
     return RunEnd::interrupted;
   }
   if (header_in_ != header_) {
     return RunEnd::mismatch;
   }
-  peer_ = (context_->rank + 1) % size_;
-  return interruption_.wait(*header_sender_, Way::send, deadline_) ? RunEnd::done
-                                                                   : RunEnd::interrupted;
+  return await(*header_sender_, Way::send, (context_->rank + 1) % size_) ? RunEnd::done
+                                                                         : RunEnd::interrupted;
 }
 
 // ---- payload ------------------------------------------------------------------------------------
@@ -188,12 +186,16 @@ void TransferRun::start(const Transfer& step, Way way) {
 /// its buffer.
 bool TransferRun::await(const Transfer& step, Way way) {
   Channel& messages = channel(way, step.lane, step.peer);
-  peer_ = step.peer;
-  if (!interruption_.wait(*messages.under_way.front(), way, deadline_)) {
+  if (!await(*messages.under_way.front(), way, step.peer)) {
     return false;
   }
   messages.under_way.pop_front();
   return true;
+}
+
+bool TransferRun::await(gloo::transport::UnboundBuffer& buffer, Way way, int peer) {
+  peer_ = peer;
+  return interruption_.wait(buffer, way, [this] { watch_->look(peer_); });
 }
 
 void TransferRun::sum(const Transfer& step) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "troupe/comm/gloo/call_header.hpp"
+#include "troupe/comm/gloo/connection_watch.hpp"
 #include "troupe/comm/gloo/interruption.hpp"
 #include "troupe/comm/gloo/transfer_plan.hpp"
 
@@ -34,15 +35,15 @@ enum class RunEnd : std::uint8_t { done, interrupted, mismatch };
 
 class TransferRun {
  public:
-  /// `context` is null for a group of one. The call has been checked; its buffers and all that is
-  /// passed by reference outlive this.
+  /// `context` and `watch` are null for a group of one. The call has been checked; its buffers and
+  /// all that is passed by reference outlive this.
   TransferRun(gloo::Context* context,
+              const ConnectionWatch* watch,
               const CollectiveCall& call,
               std::uint64_t turn,
               const TransferPlan& plan,
               StagingMemory& staging,
-              Interruption& interruption,
-              TimePoint deadline);
+              Interruption& interruption);
   TransferRun(const TransferRun&) = delete;
   TransferRun& operator=(const TransferRun&) = delete;
   /// After anything but `done`, close the connections first: messages under way would go on into
@@ -75,14 +76,15 @@ class TransferRun {
   RunEnd await_headers();
   void start(const Transfer& step, Interruption::Way way);
   bool await(const Transfer& step, Interruption::Way way);
+  bool await(gloo::transport::UnboundBuffer& buffer, Interruption::Way way, int peer);
   void sum(const Transfer& step) const;
 
   gloo::Context* const context_;
+  const ConnectionWatch* const watch_;
   const CollectiveCall& call_;
   const std::uint64_t turn_;
   const TransferPlan& plan_;
   Interruption& interruption_;
-  const TimePoint deadline_;
   const int size_;
   std::byte* const staging_;
 

@@ -145,6 +145,38 @@ TEST_CASE("a stream's own failure reaches the peers with its text") {
   }
 }
 
+TEST_CASE("a collective that would wait for a rank that has left does not begin") {
+  GlooRanks ranks(2);
+  ranks.world.leave(1);
+  launch(ranks, 0, {.op = Collective::barrier, .ticket = 4});
+  const Failure failure = settle(ranks.stream(0)).failure.value_or(Failure{});
+  CHECK(failure.text == "barrier (ticket 4) waits for rank 1, which has left");
+  CHECK(ranks.world.suspicions().empty());
+}
+
+TEST_CASE("who closes right after the last collective cuts nobody off") {
+  constexpr std::int64_t numel = 300'000;
+  for (int round = 0; round < 30; ++round) {
+    GlooRanks ranks(2);
+    std::vector<std::vector<float>> values(2, std::vector<float>(numel));
+    std::ranges::fill(values[0], static_cast<float>(round + 1));
+    for (int rank = 0; rank < 2; ++rank) {
+      float* const data = values[static_cast<std::size_t>(rank)].data();
+      launch(ranks, rank,
+             {.op = Collective::broadcast,
+              .ticket = 1,
+              .input = data,
+              .output = data,
+              .numel = numel});
+    }
+    CHECK_FALSE(settle(ranks.stream(0)).failure);
+    ranks.close(0);  // what it has sent may not have arrived yet
+    const auto failure = settle(ranks.stream(1)).failure;
+    REQUIRE_MESSAGE(!failure, failure->text);
+    CHECK(std::ranges::count(values[1], static_cast<float>(round + 1)) == numel);
+  }
+}
+
 TEST_CASE("collectives of one communicator on two streams run in the order launched") {
   GlooRanks ranks(2, {}, 2);
   std::vector<float> values{1, 2};
@@ -178,7 +210,10 @@ TEST_CASE("after a failure launches are refused, and the next epoch's communicat
     REQUIRE_FALSE(launched.ok());
     CHECK(launched.failure() == boom);
   }
-  ranks.close();
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.close(rank);
+  }
+  CHECK(ranks.world.watched() == 0);
   ranks.world.renew();
   ranks.connect(2);
   std::vector<float> values{1, 2, 3};

@@ -7,6 +7,7 @@
 #include "troupe/comm/process/world_link.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,8 @@ class TestWorld {
       }
     }
   }
+  /// From now on collectives that wait for `rank` fail.
+  void leave(int rank) { gone_ = rank; }
   Failure abort(Failure failure) { return fail(std::move(failure)); }
 
   /// No failure any more. There are no communicators.
@@ -68,8 +71,16 @@ class TestWorld {
     }
     Failure suspect(Suspicion suspicion) override { return world_.decide(std::move(suspicion)); }
     void abort(const Failure& failure) override { world_.fail(failure); }
-    std::optional<Failure> begins(const GroupName&, const LoggedLaunch&) override {
-      return failure();
+    std::optional<Failure> begins(const GroupName& group, const LoggedLaunch& launch) override {
+      const int gone = world_.gone_;
+      if (gone < 0 || std::ranges::find(group.ranks, gone) == group.ranks.end()) {
+        return failure();
+      }
+      return world_.fail({.code = ErrorCode::peer_failed,
+                          .text = describe(launch.call.view()) + " waits for rank " +
+                                  std::to_string(gone) + ", which has left",
+                          .rank = gone,
+                          .ticket = launch.call.ticket});
     }
     void watch(WatchedGroup& group) override {
       const std::lock_guard lock(world_.mutex_);
@@ -161,6 +172,8 @@ class TestWorld {
 
   std::unique_ptr<FirstFailure> first_ = std::make_unique<FirstFailure>();
   std::vector<std::unique_ptr<Link>> links_;
+
+  std::atomic<int> gone_{-1};
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::pair<int, WatchedGroup*>> groups_;
