@@ -6,7 +6,7 @@ cmake_policy(VERSION 3.25) # install scripts begin with none
 # Public: the rooms that a trainer uses, and the types that their headers only declare
 # (World::device and the streams to compute on, LaunchRecord).
 file(GLOB troupe_queue RELATIVE "${troupe_source}" "${troupe_source}/runtime/*.hpp" "${troupe_source}/layers/*.hpp")
-list(REMOVE_ITEM troupe_queue runtime/compute_log.hpp runtime/rank_context.hpp runtime/rank_statement.hpp runtime/runtime_impl.hpp)
+list(REMOVE_ITEM troupe_queue runtime/compute_log.hpp runtime/rank_context.hpp runtime/rank_statement.hpp runtime/runtime_impl.hpp runtime/secret_file.hpp)
 list(APPEND troupe_queue comm/host_stream.hpp actors/rank_state.hpp)
 
 set(troupe_headers)

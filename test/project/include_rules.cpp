@@ -50,7 +50,8 @@ constexpr std::array backends = std::to_array<std::string_view>({"caf", "cuda", 
 
 // Headers of the room's own sources, not for who embeds Troupe; any other header of such a room is public.
 constexpr std::array private_headers = std::to_array<std::string_view>({
-    "runtime/compute_log.hpp", "runtime/rank_context.hpp", "runtime/rank_statement.hpp", "runtime/runtime_impl.hpp"});
+    "runtime/compute_log.hpp", "runtime/rank_context.hpp", "runtime/rank_statement.hpp", "runtime/runtime_impl.hpp",
+    "runtime/secret_file.hpp"});
 // clang-format on
 
 constexpr std::string_view root_prefix = "troupe/";
