@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <optional>
 #include <utility>
@@ -81,6 +82,17 @@ class Server final : public StoreServer, public ServerConnection::Host {
   }
 
   StoreAddress address() const override { return address_; }
+
+  void stop_listening() override {
+    std::promise<void> closed;
+    asio::post(io_.context(), [&] {
+      error_code ignored;
+      acceptor_.close(ignored);
+      accept_again_.cancel(ignored);
+      closed.set_value();
+    });
+    closed.get_future().wait();
+  }
 
  private:
   static constexpr int backlog = 4096;

@@ -44,6 +44,8 @@ class StoreServer {
   virtual ~StoreServer() = default;
   /// Where it listens, with the port that it has.
   virtual StoreAddress address() const = 0;
+  /// From now on nobody new connects, and another server may listen there; who is connected stays.
+  virtual void stop_listening() = 0;
 };
 
 struct TcpStoreOptions {
