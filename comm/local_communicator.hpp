@@ -67,7 +67,7 @@ class LocalWorld final : public Fabric {
 
   std::shared_ptr<State> current() const;
 
-  Rendezvous rendezvous_;
+  LocalRendezvous rendezvous_;
   mutable std::mutex mutex_;      // guards what follows
   std::shared_ptr<State> state_;  // of the current epoch; what was under way in an old one keeps it
   std::uint64_t epoch_ = 1;

@@ -5,21 +5,21 @@
 
 namespace troupe {
 
-Rendezvous::Meeting& Rendezvous::at(std::uint64_t meeting) {
+LocalRendezvous::Meeting& LocalRendezvous::at(std::uint64_t meeting) {
   Meeting& found = meetings_[meeting];
   found.words.resize(static_cast<std::size_t>(world_size_));
   return found;
 }
 
-bool Rendezvous::complete(std::uint64_t meeting) const {
+bool LocalRendezvous::complete(std::uint64_t meeting) const {
   const auto found = meetings_.find(meeting);
   return found != meetings_.end() && found->second.present == static_cast<std::size_t>(world_size_);
 }
 
-void Rendezvous::arrive(int rank,
-                        std::uint64_t meeting,
-                        std::string word,
-                        std::shared_ptr<Wakeable> waiter) {
+void LocalRendezvous::arrive(int rank,
+                             std::uint64_t meeting,
+                             std::string word,
+                             std::shared_ptr<Wakeable> waiter) {
   const std::lock_guard lock(mutex_);
   Meeting& own = at(meeting);
   own.words[static_cast<std::size_t>(rank)] = std::move(word);
@@ -34,7 +34,7 @@ void Rendezvous::arrive(int rank,
   }
 }
 
-void Rendezvous::leave(int rank, std::string text) {
+void LocalRendezvous::leave(int rank, std::string text) {
   const std::lock_guard lock(mutex_);
   gone_.emplace(rank, std::move(text));
   for (auto& [number, meeting] : meetings_) {
@@ -44,7 +44,7 @@ void Rendezvous::leave(int rank, std::string text) {
   }
 }
 
-bool Rendezvous::over(std::uint64_t meeting) const {
+bool LocalRendezvous::over(std::uint64_t meeting) const {
   const std::lock_guard lock(mutex_);
   if (closed_ || complete(meeting)) {
     return true;
@@ -55,7 +55,7 @@ bool Rendezvous::over(std::uint64_t meeting) const {
          });
 }
 
-Rendezvous::Absence Rendezvous::absent(std::uint64_t meeting) const {
+Rendezvous::Absence LocalRendezvous::absent(std::uint64_t meeting) const {
   const std::lock_guard lock(mutex_);
   Absence absence;
   const auto found = meetings_.find(meeting);
@@ -71,8 +71,26 @@ Rendezvous::Absence Rendezvous::absent(std::uint64_t meeting) const {
   return absence;
 }
 
-Result<Rendezvous::Words> Rendezvous::close(std::uint64_t meeting, const Failure& failure) {
+Result<Rendezvous::Words> LocalRendezvous::close(std::uint64_t meeting, const Failure& failure) {
   const std::lock_guard lock(mutex_);
+  if (auto outcome = settled(meeting)) {
+    return *std::move(outcome);
+  }
+  closed_ = failure;
+  for (auto& [number, open] : meetings_) {
+    for (const auto& each : open.waiters) {
+      each->notify();
+    }
+  }
+  return failure;
+}
+
+std::optional<Result<Rendezvous::Words>> LocalRendezvous::outcome(std::uint64_t meeting) const {
+  const std::lock_guard lock(mutex_);
+  return settled(meeting);
+}
+
+std::optional<Result<Rendezvous::Words>> LocalRendezvous::settled(std::uint64_t meeting) const {
   if (complete(meeting)) {
     Words words;
     for (const auto& word : meetings_.at(meeting).words) {
@@ -80,23 +98,18 @@ Result<Rendezvous::Words> Rendezvous::close(std::uint64_t meeting, const Failure
     }
     return words;
   }
-  if (!closed_) {
-    closed_ = failure;
-    for (auto& [number, open] : meetings_) {
-      for (const auto& each : open.waiters) {
-        each->notify();
-      }
-    }
+  if (closed_) {
+    return Result<Words>(*closed_);
   }
-  return *closed_;
+  return std::nullopt;
 }
 
-void Rendezvous::note_updates(int rank, std::uint64_t count) {
+void LocalRendezvous::note_updates(int rank, std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   updates_[static_cast<std::size_t>(rank)] = count;
 }
 
-bool Rendezvous::all_have_made(std::uint64_t count) const {
+bool LocalRendezvous::all_have_made(std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   for (int rank = 0; rank < world_size_; ++rank) {
     if (updates_[static_cast<std::size_t>(rank)] < count && !gone_.contains(rank)) {

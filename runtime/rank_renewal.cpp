@@ -79,7 +79,7 @@ void RankContext::note_update() {
 /// Unless it has failed already: the others hear of it from their next call. One that is still on
 /// its way to an update that this rank has made comes to its end without this rank, and has to.
 void RankContext::fail_world(std::uint64_t step, const std::string& reason) {
-  const Rendezvous& place = environment_.fabric->rendezvous();
+  Rendezvous& place = environment_.fabric->rendezvous();
   static_cast<void>(await([&] { return actors_->failed() || place.all_have_made(updates_); },
                           clock().now() + timeout()));
   if (actors_->failed()) {

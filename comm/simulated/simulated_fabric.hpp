@@ -86,7 +86,7 @@ class SimulatedFabric final : public Fabric {
   Timeline& timeline_;
   AccessLog& accesses_;
   const SimulatedNetwork network_;
-  Rendezvous rendezvous_;
+  LocalRendezvous rendezvous_;
   std::uint64_t epoch_ = 1;
   std::unique_ptr<FirstFailure> first_failure_ = std::make_unique<FirstFailure>();
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Group>> groups_;

@@ -19,7 +19,7 @@ const Failure late{.code = ErrorCode::timeout, .text = "rank 2 is late", .rank =
 
 TEST_CASE("a meeting is over when all have come, and each knows what all have said") {
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    Rendezvous place(ranks);
+    LocalRendezvous place(ranks);
     const auto waiter = std::make_shared<Counting>();
     Rendezvous::Words right;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -35,7 +35,7 @@ TEST_CASE("a meeting is over when all have come, and each knows what all have sa
 }
 
 TEST_CASE("a rank may be at the next meeting before another has read the words of the last") {
-  Rendezvous place(2);
+  LocalRendezvous place(2);
   const auto waiter = std::make_shared<Counting>();
   place.arrive(0, 1, "a", waiter);
   place.arrive(1, 1, "b", waiter);
@@ -48,7 +48,7 @@ TEST_CASE("a rank may be at the next meeting before another has read the words o
 }
 
 TEST_CASE("words of old meetings are forgotten, and nobody holds their waiters") {
-  Rendezvous place(1);
+  LocalRendezvous place(1);
   const auto waiter = std::make_shared<Counting>();
   for (std::uint64_t meeting = 1; meeting <= 100; ++meeting) {
     place.arrive(0, meeting, "word", waiter);
@@ -60,7 +60,7 @@ TEST_CASE("words of old meetings are forgotten, and nobody holds their waiters")
 }
 
 TEST_CASE("who closes a meeting first decides; who comes too late hears it") {
-  Rendezvous place(3);
+  LocalRendezvous place(3);
   const auto waiter = std::make_shared<Counting>();
   place.arrive(0, 1, "", waiter);
   place.arrive(1, 1, "", waiter);
@@ -75,7 +75,7 @@ TEST_CASE("who closes a meeting first decides; who comes too late hears it") {
 }
 
 TEST_CASE("a rank that has left is missed by those who wait, not by those who need not") {
-  Rendezvous place(3);
+  LocalRendezvous place(3);
   const auto waiter = std::make_shared<Counting>();
   for (int rank = 0; rank < 3; ++rank) {
     place.arrive(rank, 1, "", waiter);
@@ -91,7 +91,7 @@ TEST_CASE("a rank that has left is missed by those who wait, not by those who ne
 }
 
 TEST_CASE("updates are awaited of ranks that are there") {
-  Rendezvous place(3);
+  LocalRendezvous place(3);
   CHECK(place.all_have_made(0));
   place.note_updates(0, 2);
   place.note_updates(1, 1);
@@ -103,7 +103,7 @@ TEST_CASE("updates are awaited of ranks that are there") {
 
 TEST_CASE("ranks on threads meet a thousand times") {
   constexpr int ranks = 4;
-  Rendezvous place(ranks);
+  LocalRendezvous place(ranks);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int rank = 0; rank < ranks; ++rank) {
