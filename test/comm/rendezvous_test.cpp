@@ -74,6 +74,17 @@ TEST_CASE("who closes a meeting first decides; who comes too late hears it") {
   CHECK(place.over(2));
 }
 
+TEST_CASE("the last rank comes too late to a meeting that was closed") {
+  LocalRendezvous place(2);
+  const auto waiter = std::make_shared<Counting>();
+  place.arrive(0, 1, "a", waiter);
+  CHECK(place.close(1, late).failure() == late);
+  place.arrive(1, 1, "b", waiter);
+  CHECK(place.over(1));
+  REQUIRE_FALSE(place.close(1, {.text = "another"}).ok());
+  CHECK(place.close(1, {.text = "another"}).failure() == late);
+}
+
 TEST_CASE("a rank that has left is missed by those who wait, not by those who need not") {
   LocalRendezvous place(3);
   const auto waiter = std::make_shared<Counting>();
