@@ -24,12 +24,12 @@ struct Suspicion {
   };
   Kind kind = Kind::timeout;
   int rank = 0;  ///< world rank of who suspects
-  GroupName group;
+  GroupName group{};
   std::uint64_t turn = 0;
-  LoggedCall call;
+  LoggedCall call{};
   std::int64_t waited_ms = 0;
-  std::string text;  ///< what the library below says, or why the stream failed
-  int peer = -1;     ///< world rank of the peer that it was seen at, if known
+  std::string text{};  ///< what the library below says, or why the stream failed
+  int peer = -1;       ///< world rank of the peer that it was seen at, if known
 
   bool operator==(const Suspicion&) const = default;
 };
