@@ -35,6 +35,15 @@ std::string to_string(const LaunchRecord& record) {
   return record.axis == GroupAxis::world ? text : text + ", group " + to_string(record.axis);
 }
 
+std::string to_string(const LaunchDump& dump) {
+  std::string text =
+      "rank " + std::to_string(dump.rank) + " failed: " + dump.failure.text + "\n  last launches:";
+  for (const LaunchDump::Launch& launch : dump.launches) {
+    text += "\n  " + to_string(launch.record) + " (" + launch.state + ")";
+  }
+  return text;
+}
+
 Comm::Comm(caf::actor_config& config,
            const Routing& routing,
            RankState& state,
@@ -216,15 +225,16 @@ void Comm::stop() {
 }
 
 void Comm::dump_log() {
-  if (std::exchange(dumped_, true) || !state_.config.log) {
+  if (std::exchange(dumped_, true)) {
     return;
   }
-  std::string text = "rank " + std::to_string(state_.config.rank) +
-                     " failed: " + state_.failure.text + "\n  last launches:";
-  for (const LoggedLaunch& launch : log_) {
-    text += "\n  " + to_string(launch.record) + " (" + launch.state + ")";
+  const LaunchDump dump{state_.config.rank, state_.failure, {log_.begin(), log_.end()}};
+  if (state_.config.log) {
+    state_.config.log(to_string(dump));
   }
-  state_.config.log(text);
+  if (state_.config.on_dump) {
+    state_.config.on_dump(dump);
+  }
 }
 
 void Comm::answer(const Asker& asker, Ticket ticket, std::optional<Failure> failure) {

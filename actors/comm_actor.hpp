@@ -28,11 +28,6 @@ class Comm final : public Routed<CommActor> {
  private:
   static constexpr std::size_t launch_log_size = 64;
 
-  struct LoggedLaunch {
-    LaunchRecord record;
-    const char* state = "in flight";
-  };
-
   void receive(const Launch& launch);
   void issue(const Launch& launch);
   void trace(Stream& stream, const Launch& launch, const char* what) const;
@@ -56,8 +51,8 @@ class Comm final : public Routed<CommActor> {
   Ticket next_ = 1;
   std::map<Ticket, Launch> held_back_;
   TimePoint held_since_{};
-  std::map<Ticket, Asker> in_flight_;  ///< issued, completion not heard yet
-  std::deque<LoggedLaunch> log_;       ///< the last launches, for failure dumps
+  std::map<Ticket, Asker> in_flight_;   ///< issued, completion not heard yet
+  std::deque<LaunchDump::Launch> log_;  ///< the last launches, for failure dumps
   bool stopped_ = false;
   Failure failure_;  ///< why; `RankState::failure` may still be being written
   bool dumped_ = false;

@@ -5,6 +5,7 @@
 #include "troupe/actors/scheduler_actor.hpp"
 #include "troupe/actors/supervisor_actor.hpp"
 
+#include <mutex>
 #include <utility>
 
 namespace troupe {
@@ -98,8 +99,21 @@ struct RankActors::Impl {
   std::uint32_t runtimes = 0;
 };
 
+/// What a thread of another rank may look at while the trainer's ends the actors or makes new ones.
+struct RankActors::Door {
+  std::mutex mutex;
+  // Guarded by mutex:
+  std::uint64_t epoch = 1;
+  SupervisorActor supervisor;  ///< of that epoch; null when it has ended
+  std::optional<Failure> of_next_epoch;
+};
+
 RankActors::RankActors(ActorSystem& system, RankConfig config)
-    : system_(system), impl_(std::make_unique<Impl>(system.impl(), std::move(config))) {}
+    : system_(system),
+      impl_(std::make_unique<Impl>(system.impl(), std::move(config))),
+      door_(std::make_unique<Door>()) {
+  door_->supervisor = impl_->supervisor;
+}
 
 RankActors::~RankActors() {
   if (!end()) {
@@ -116,6 +130,10 @@ bool RankActors::end() {
   Impl& impl = *impl_;
   if (!impl.supervisor) {
     return true;
+  }
+  {
+    const std::lock_guard lock(door_->mutex);
+    door_->supervisor = nullptr;
   }
   post_exit(impl.supervisor, &impl.unit);
   post_exit(impl.comm, &impl.unit);
@@ -144,6 +162,33 @@ void RankActors::renew(const std::array<Communicator*, channel_count>& communica
   }
   impl_ = std::move(renewed);
   next_ticket_ = 1;
+  std::optional<Failure> failed;
+  {
+    const std::lock_guard lock(door_->mutex);
+    ++door_->epoch;
+    door_->supervisor = impl_->supervisor;
+    failed = std::exchange(door_->of_next_epoch, std::nullopt);
+  }
+  if (failed) {
+    impl_->tell(impl_->supervisor, PeerFailed{*std::move(failed)});
+  }
+}
+
+void RankActors::peer_failed(std::uint64_t epoch, const Failure& failure) {
+  SupervisorActor supervisor;
+  {
+    const std::lock_guard lock(door_->mutex);
+    if (epoch > door_->epoch) {
+      door_->of_next_epoch = failure;
+    }
+    if (epoch != door_->epoch || !door_->supervisor) {
+      return;
+    }
+    supervisor = door_->supervisor;
+  }
+  InlineUnit unit(system_.impl().system);  // of this thread
+  post(supervisor, PeerFailed{failure}, &unit);
+  unit.drain();
 }
 
 void RankActors::reconnect() {

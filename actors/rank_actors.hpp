@@ -94,6 +94,10 @@ class RankActors {
   /// neither counted nor traced.
   void wait(Ticket ticket, FunctionRef<bool()> done, const char* what, BucketId bucket = no_bucket);
 
+  /// The world has failed (its `report_failure` knows it) on a rank that is elsewhere: stops the
+  /// actors of that epoch, now or when it begins here. The first epoch is 1, each `renew` begins
+  /// the next. Any thread.
+  void peer_failed(std::uint64_t epoch, const Failure& failure);
   /// Tells the supervisor, and through it every rank. Any failure after the first is ignored.
   void fail(Failure failure);
   /// The same; throws the world's first failure, which may be another.
@@ -113,8 +117,11 @@ class RankActors {
   Impl& impl() { return *impl_; }
 
  private:
+  struct Door;
+
   ActorSystem& system_;
   std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Door> door_;  ///< of failures that come from elsewhere
   std::vector<RankActors*> peers_;
   std::optional<Failure> for_good_;
   Ticket next_ticket_ = 1;

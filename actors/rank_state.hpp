@@ -16,6 +16,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -36,6 +37,23 @@ struct LaunchRecord {
 };
 
 std::string to_string(const LaunchRecord& record);
+
+/// What a rank tells of itself when the world has failed: the failure, and its last launches.
+struct LaunchDump {
+  struct Launch {
+    LaunchRecord record;
+    std::string state = "in flight";  ///< or "done", "failed"
+    bool operator==(const Launch&) const = default;
+  };
+
+  int rank = 0;
+  Failure failure;
+  std::vector<Launch> launches;  ///< in order
+  bool operator==(const LaunchDump&) const = default;
+};
+
+/// "rank 1 failed: …", and a line for each launch.
+std::string to_string(const LaunchDump& dump);
 
 /// Given by the world; constant while the rank lives.
 struct RankConfig {
@@ -58,6 +76,7 @@ struct RankConfig {
   std::function<void(const Failure&)> abort;
   std::function<void(const LaunchRecord&)> on_launch;  ///< on the comm actor's thread; may be empty
   std::function<void(const std::string&)> log;         ///< failure dumps, a text each; may be empty
+  std::function<void(const LaunchDump&)> on_dump;      ///< the same as values; may be empty
   RankTrace* trace = nullptr;                          ///< null: nothing is recorded
 };
 

@@ -82,5 +82,42 @@ TEST_CASE("a wait that times out throws, also if the supervisor does not get to 
   }
 }
 
+// ---- failures of ranks that are elsewhere -------------------------------------------------------
+
+void run_all(OneRank& one) {
+  while (one.system.runnable() > 0) {
+    one.system.run(0);
+  }
+}
+
+std::string failure_of(OneRank& one) {
+  run_all(one);
+  return one.rank.failed() ? one.rank.state().failure.text : "none";
+}
+
+TEST_CASE("a failure from elsewhere stops the actors of its epoch, and only these") {
+  OneRank one;
+  const auto renew = [&] {
+    REQUIRE(one.rank.end());
+    one.rank.renew({&one.communicator, &one.communicator});
+  };
+  one.rank.peer_failed(2, {.text = "in epoch 2"});  // another rank is there already
+  CHECK(failure_of(one) == "none");
+  one.rank.peer_failed(1, {.text = "in epoch 1"});
+  one.rank.peer_failed(1, {.text = "again"});
+  CHECK(failure_of(one) == "in epoch 1");
+  REQUIRE(one.rank.end());
+  one.rank.peer_failed(1, {.text = "late"});
+  one.rank.renew({&one.communicator, &one.communicator});
+  CHECK(failure_of(one) == "in epoch 2");
+  renew();
+  one.rank.peer_failed(2, {.text = "later"});
+  CHECK(failure_of(one) == "none");
+  REQUIRE(one.rank.end());
+  one.rank.peer_failed(4, {.text = "in epoch 4"});  // between two epochs
+  one.rank.renew({&one.communicator, &one.communicator});
+  CHECK(failure_of(one) == "in epoch 4");
+}
+
 }  // namespace
 }  // namespace troupe::test
