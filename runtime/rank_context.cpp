@@ -137,7 +137,9 @@ void RankContext::report_abandoned() {
 void RankContext::report(Failure failure) {
   failure.text = "rank " + std::to_string(rank()) + " failed" +
                  (abandoned_ ? " at " + *abandoned_ : "") + ": " + failure.text;
-  failure.rank = rank();
+  if (failure.rank < 0) {  // else it is said whose fault it is: of ranks that disagree, say
+    failure.rank = rank();
+  }
   actors_->fail(std::move(failure));
 }
 

@@ -240,6 +240,7 @@ TEST_CASE("ranks that were given another model or other options are named at con
     CHECK(contains(outcome.text(), "rank 2 was given " + std::string(row.text) +
                                        " than rank 0; they have to be the same on all ranks"));
     CHECK(outcome.failure.value_or(Failure{}).code == ErrorCode::bad_configuration);
+    CHECK(outcome.failure.value_or(Failure{}).rank == 2);  // whoever noticed
     for (const std::string& heard : outcome.heard) {
       CHECK(contains(heard, "rank 2 was given " + std::string(row.text)));
     }
