@@ -47,6 +47,7 @@ RankContext::RankContext(RankEnvironment environment) : environment_(std::move(e
   config.report_failure = [&fabric](Failure failure) { return fabric.report(std::move(failure)); };
   config.abort = [&fabric](const Failure& failure) { fabric.abort(failure); };
   config.log = environment_.log;
+  config.on_dump = environment_.on_dump;
   if (environment_.on_launch) {
     config.on_launch = [observer = environment_.on_launch,
                         own = rank()](const LaunchRecord& record) { observer(own, record); };

@@ -39,7 +39,9 @@ struct RankEnvironment {
   std::function<void(const std::string&)> log;  ///< failure dumps
   std::function<void(const std::string&)> warn;
   std::function<void(int, const LaunchRecord&)> on_launch;
-  Trace* trace = nullptr;  ///< null: nothing is recorded
+  Trace* trace = nullptr;                            ///< null: nothing is recorded
+  std::function<void(const LaunchDump&)> on_dump{};  ///< of a failure; on the comm thread
+  std::function<bool()> stop_wished{};               ///< whether this process was asked to end
 };
 
 class RankContext {
@@ -59,6 +61,7 @@ class RankContext {
   ComputeLog& compute_log() { return *compute_log_; }
   const Clock& clock() const { return *environment_.clock; }
   Duration timeout() const { return environment_.timeout; }
+  bool stop_wished() const { return environment_.stop_wished && environment_.stop_wished(); }
   void log(const std::string& text) const;
   void warn(const std::string& text) const;
 

@@ -2,9 +2,8 @@
 
 #include "troupe/comm/host_device.hpp"
 #include "troupe/comm/local_communicator.hpp"
+#include "troupe/runtime/processes/world_setup.hpp"
 #include "troupe/runtime/rank_context.hpp"
-
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <system_error>
@@ -17,16 +16,6 @@ namespace troupe {
 namespace {
 
 constexpr int ranks_max = 256;
-constexpr std::chrono::milliseconds timeout_max = std::chrono::hours{24 * 365};
-
-/// Polling pays only where every thread that polls has a core: trainers and comm threads.
-Duration choose_poll(const WorldOptions& options, int ranks) {
-  if (options.poll) {
-    return *options.poll;
-  }
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return 2 * ranks <= cores ? std::chrono::microseconds{50} : std::chrono::microseconds{0};
-}
 
 }  // namespace
 
@@ -36,12 +25,7 @@ World::Local World::local(int ranks, WorldOptions options) {
                  .text = "World::local: ranks is " + std::to_string(ranks) + "; expected 1 to " +
                          std::to_string(ranks_max)});
   }
-  if (options.timeout <= std::chrono::milliseconds::zero() || options.timeout > timeout_max) {
-    throw Error({.code = ErrorCode::bad_configuration,
-                 .text = "WorldOptions::timeout is " + std::to_string(options.timeout.count()) +
-                         " ms; expected more than 0 and at most a year (" +
-                         std::to_string(timeout_max.count()) + " ms)"});
-  }
+  check(options);
   return {ranks, std::move(options)};
 }
 
@@ -54,22 +38,10 @@ void World::Local::run(const std::function<void(World&)>& body) const {
   std::vector<RankActors*> peers;
   const auto start = [&](std::vector<std::thread>& threads) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      RankEnvironment environment;
-      environment.rank = rank;
+      RankEnvironment environment = environment_of(rank, options_, poll);
       environment.actors = &actors;
       environment.fabric = &local;
-      environment.device = std::make_unique<HostDevice>();
-      environment.waiter = waiters.emplace_back(std::make_shared<FutexWaiter>(poll));
-      environment.timeout = options_.timeout;
-      environment.comm_poll = poll;
-      environment.log = options_.on_failure ? options_.on_failure : [](const std::string& text) {
-        spdlog::error("{}", text);
-      };
-      environment.warn = options_.on_warning ? options_.on_warning : [](const std::string& text) {
-        spdlog::warn("{}", text);
-      };
-      environment.on_launch = options_.on_launch;
-      environment.trace = options_.trace;
+      waiters.push_back(environment.waiter);
       contexts.push_back(std::make_unique<RankContext>(std::move(environment)));
       peers.push_back(&contexts.back()->actors());
     }
@@ -174,6 +146,19 @@ void World::barrier() {
   const RankContext::Call call(context_, "World::barrier");
   context_.actors().collective(Channel::reduce,
                                {.op = Collective::barrier, .label = "of the trainer"}, {});
+}
+
+bool World::stop_requested() {
+  const RankContext::Call call(context_, "World::stop_requested");
+  float wishes = context_.stop_wished() ? 1 : 0;
+  context_.actors().collective(Channel::reduce,
+                               {.op = Collective::all_reduce,
+                                .label = "of wishes to stop",
+                                .input = &wishes,
+                                .output = &wishes,
+                                .numel = 1},
+                               {});
+  return wishes > 0;
 }
 
 }  // namespace troupe

@@ -5,7 +5,8 @@
 ///       …
 ///     });
 ///
-/// `local(n)` makes n ranks that are threads of this process, each with a host device of its own.
+/// `local(n)` makes n ranks that are threads of this process, each with a host device of its own;
+/// `join()` makes this process one rank among others, on this host and elsewhere.
 ///
 /// Thread rules: the calls of a rank (of its `World` and of all its `Runtime`s) form one sequence:
 /// from any thread, never from two at once (refused with an `Error`). Errors: every collective call
