@@ -15,7 +15,9 @@ FrameChannel::FrameChannel(asio::ip::tcp::socket socket, IoThread& io, std::size
     : socket_(std::move(socket)),
       io_(io),
       outgoing_limit_(outgoing_limit),
-      heard_(Clock::steady().now()) {}
+      heard_(Clock::steady().now()) {
+  close_on_exec(socket_.native_handle());
+}
 
 void FrameChannel::start(Receiver& receiver) {
   receiver_ = &receiver;
@@ -128,8 +130,11 @@ void FrameChannel::written(const error_code& error, std::size_t bytes) {
   written_ += bytes;
   write_progress_ = Clock::steady().now();
   if (written_ == writing_.size()) {
-    writing_.clear();
     written_ = 0;
+    writing_.clear();
+    if (constexpr std::size_t kept = 65536; writing_.capacity() > kept) {
+      std::string().swap(writing_);  // there may be thousands of connections
+    }
   }
   if (!writing_.empty() || !outgoing_.empty()) {
     write();

@@ -1,8 +1,13 @@
 #include "troupe/comm/store/io_thread.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 
 namespace troupe::store {
+
+void close_on_exec(int descriptor) {
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+}
 
 IoThread::IoThread() : work_(context_.get_executor()), scratch_(std::make_unique<Scratch>()) {
   sigset_t all;

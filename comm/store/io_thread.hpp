@@ -12,6 +12,10 @@
 
 namespace troupe::store {
 
+/// A program that the trainer starts does not get this descriptor. It would keep a connection open
+/// when its rank has died.
+void close_on_exec(int descriptor);
+
 class IoThread {
  public:
   IoThread();

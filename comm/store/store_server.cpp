@@ -30,7 +30,7 @@ Failure failure(ErrorCode code, const StoreAddress& address, std::string_view wh
 
 class Server final : public StoreServer, public ServerConnection::Host {
  public:
-  Server(StoreServerOptions options)
+  explicit Server(StoreServerOptions options)
       : options_(std::move(options)),
         state_(options_.limits),
         acceptor_(io_.context()),
@@ -63,6 +63,7 @@ class Server final : public StoreServer, public ServerConnection::Host {
     // In this order; the first that fails says why.
     acceptor_.open(endpoint.protocol(), error);
     if (!error) {
+      store::close_on_exec(acceptor_.native_handle());
       acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     }
     if (!error) {

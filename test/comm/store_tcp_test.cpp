@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <fcntl.h>
 #include <filesystem>
 
 namespace troupe::test {
@@ -146,6 +147,23 @@ TEST_CASE("servers and clients leave no thread and no file descriptor behind") {
   }
   CHECK(entries_of("/proc/self/task") == threads);
   CHECK(entries_of("/proc/self/fd") == descriptors);
+}
+
+TEST_CASE("programs that a trainer starts do not get the sockets of its store") {
+  TcpStores stores;
+  auto client = stores.client();
+  REQUIRE(client->set("key", "", in_time()));
+  int sockets = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the folder's own descriptor is there, too
+    const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (!gone && target.starts_with("socket:")) {
+      const int flags = fcntl(std::stoi(entry.path().filename().string()), F_GETFD);
+      CHECK((flags & FD_CLOEXEC) != 0);
+      ++sockets;
+    }
+  }
+  CHECK(sockets >= 3);  // listening, and both ends of a connection
 }
 
 TEST_CASE(
