@@ -3,6 +3,8 @@
 #include "troupe/comm/store/protocol.hpp"
 
 #include <doctest/doctest.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include <random>
 
@@ -234,13 +236,15 @@ struct Handshake {
 
   /// Up to the proof, and its failure, if it has one.
   Result<ServerHandshake::Claim> prove() {
-    challenge = server.hello(body_of(client.hello())).value();
+    hello = body_of(client.hello());
+    challenge = server.hello(hello).value();
     proof = client.challenge(body_of(challenge)).value();
     return server.proof(body_of(proof));
   }
 
   ClientHandshake client;
   ServerHandshake server;
+  std::string hello;  ///< without its length
   std::string challenge;
   std::string proof;
 };
@@ -280,12 +284,35 @@ TEST_CASE("a server that cannot prove the secret is refused") {
   }
 }
 
+TEST_CASE("the proofs are those that protocol.md says") {
+  const auto expected = [](std::string_view label, std::string transcript) {
+    transcript = std::string(label) + '\0' + transcript;
+    Mac mac{};
+    HMAC(EVP_sha256(), "secret", 6, reinterpret_cast<const unsigned char*>(transcript.data()),
+         transcript.size(), mac.data(), nullptr);
+    return mac;
+  };
+  ClientHandshake client("secret", 5, 6, "rank 3");
+  ServerHandshake server("secret");
+  std::string transcript = client.hello();
+  const std::string challenge = server.hello(body_of(transcript)).value();
+  const std::string proof = client.challenge(body_of(challenge)).value();
+  REQUIRE(server.proof(body_of(proof)));
+  const std::string welcome = server.welcome({.instance = 5, .session = 6});
+
+  transcript += challenge;
+  transcript += proof.substr(0, proof.size() - 32) + std::string(32, '\0');
+  CHECK(decode_proof(body_of(proof))->mac == expected("troupe store 1: client", transcript));
+  transcript += welcome.substr(0, welcome.size() - 32) + std::string(32, '\0');
+  CHECK(decode_welcome(body_of(welcome))->mac == expected("troupe store 1: server", transcript));
+}
+
 TEST_CASE("a proof is good for its own connection only, and not in the other direction") {
   Handshake first;
   REQUIRE(first.prove());
-  Handshake second;
-  REQUIRE(second.server.hello(body_of(second.client.hello())));
-  CHECK_FALSE(second.server.proof(body_of(first.proof)));  // replayed
+  ServerHandshake second("secret");
+  REQUIRE(second.hello(first.hello));
+  CHECK_FALSE(second.proof(body_of(first.proof)));  // replayed
 
   // A server that sends back what the client proved with.
   Handshake third;

@@ -144,6 +144,15 @@ TEST_CASE("a wait is over at its timeout, and not before") {
   }
 }
 
+TEST_CASE("a wait that is late says which keys it missed") {
+  StoreBench bench;
+  const auto client = bench.open();
+  bench.ask(client, of(Operation::set, "b", ""));
+  const Response late = bench.ask(client, waiting_for({"a", "b", "c"}));
+  CHECK(late.status == Status::late);
+  CHECK(late.entries == Entries{"a", "c"});
+}
+
 TEST_CASE("a wait for several keys ends when all are there at one time") {
   StoreBench bench;
   const auto client = bench.open();
