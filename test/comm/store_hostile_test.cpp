@@ -87,7 +87,7 @@ TEST_CASE("who does not have the secret is told so and disconnected") {
   for (const std::string& secret : {std::string("another secret"), std::string()}) {
     options.secret = secret;
     const auto refused = connect_tcp_store(options, in_time());
-    check_names(refused.failure(), ErrorCode::network,
+    check_fails(refused, ErrorCode::network,
                 {"127.0.0.1", std::to_string(siege.port()), "secret is another one"});
   }
   siege.check_peace();

@@ -112,8 +112,8 @@ TEST_CASE("calls end at their own deadline while there is no connection") {
   network.proxy.keep_out(true);
   network.proxy.cut_all();
   const auto late = client->get("key", Clock::steady().now() + milliseconds{100});
-  check_names(late.failure(), ErrorCode::timeout, {"'key'", "no connection"});
-  CHECK(client->add("sum", 1, Clock::steady().now() + milliseconds{100}).failure().code ==
+  check_fails(late, ErrorCode::timeout, {"'key'", "no connection"});
+  CHECK(code_of(client->add("sum", 1, Clock::steady().now() + milliseconds{100})) ==
         ErrorCode::timeout);
   network.proxy.keep_out(false);
   CHECK(client->set("key", "", in_time()));
@@ -132,10 +132,10 @@ TEST_CASE("a connection that cannot be made again fails all calls, within its li
       network.proxy.cut_all();
       return;
     }
-    check_names(client->get("never", in_time()).failure(), ErrorCode::network,
+    check_fails(client->get("never", in_time()), ErrorCode::network,
                 {"'never'", "lost", "could not be made again"});
   });
-  check_names(client->set("key", "", in_time()).failure(), ErrorCode::network, {"lost"});
+  check_fails(client->set("key", "", in_time()), ErrorCode::network, {"lost"});
 }
 
 TEST_CASE("a server that answers nothing any more counts as lost") {
@@ -145,7 +145,7 @@ TEST_CASE("a server that answers nothing any more counts as lost") {
   options.reconnect_limit = milliseconds{100};
   auto client = connect(options);
   network.proxy.hold(true);
-  check_names(client->get("never", in_time()).failure(), ErrorCode::network, {"lost"});
+  check_fails(client->get("never", in_time()), ErrorCode::network, {"lost"});
 }
 
 TEST_CASE("a client outlives a silence of the network") {
@@ -178,8 +178,7 @@ TEST_CASE("a server that was started anew does not pass for the old one") {
   REQUIRE(client->set("key", "value", in_time()));
   server.reset();
   server = start_server(options);
-  check_names(client->get("key", in_time()).failure(), ErrorCode::network,
-              {"'key'", "started anew"});
+  check_fails(client->get("key", in_time()), ErrorCode::network, {"'key'", "started anew"});
 }
 
 // ---- wills --------------------------------------------------------------------------------------
@@ -222,7 +221,7 @@ TEST_CASE("a client whose threads have nothing to say gives signs of life by its
   auto reader = stores.client();
   auto idle = stores.client();
   REQUIRE(idle->leave_will("log", "dead", milliseconds{400}, hour, in_time()));
-  CHECK(reader->read("log", 0, Clock::steady().now() + milliseconds{1500}).failure().code ==
+  CHECK(code_of(reader->read("log", 0, Clock::steady().now() + milliseconds{1500})) ==
         ErrorCode::timeout);
   REQUIRE(idle->revoke_will(in_time()));
 }

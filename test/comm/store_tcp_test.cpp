@@ -19,8 +19,7 @@ TEST_CASE("a store without a secret is served on loopback only") {
   for (const std::string& host : {std::string("0.0.0.0"), std::string("::")}) {
     StoreServerOptions options;
     options.listen.host = host;
-    check_names(StoreServer::start(options).failure(), ErrorCode::bad_configuration,
-                {host, "secret"});
+    check_fails(StoreServer::start(options), ErrorCode::bad_configuration, {host, "secret"});
   }
   StoreServerOptions options;
   options.listen.host = "0.0.0.0";
@@ -49,18 +48,18 @@ TEST_CASE("an address that cannot be listened on is named") {
   const std::string port = std::to_string(server->address().port);
   StoreServerOptions options;
   options.listen = server->address();
-  check_names(StoreServer::start(options).failure(), ErrorCode::network,
+  check_fails(StoreServer::start(options), ErrorCode::network,
               {"127.0.0.1 port " + port, "cannot listen", "in use"});
   options.listen = {"no.such.host.invalid", 0};
-  check_names(StoreServer::start(options).failure(), ErrorCode::network,
+  check_fails(StoreServer::start(options), ErrorCode::network,
               {"no.such.host.invalid", "no such address"});
 }
 
 TEST_CASE("a client finds a server that starts later, and gives up at its deadline if none does") {
   const StoreAddress address = start_server({})->address();  // it has gone again
   const auto nobody = connect_tcp_store({.server = address}, at_once());
-  check_names(
-      nobody.failure(), ErrorCode::network,
+  check_fails(
+      nobody, ErrorCode::network,
       {"127.0.0.1 port " + std::to_string(address.port), "no connection in time", "refused"});
   on_threads(2, [&](int i) {
     if (i == 0) {
@@ -75,7 +74,7 @@ TEST_CASE("a client finds a server that starts later, and gives up at its deadli
   });
   TcpStoreOptions unknown;
   unknown.server = {"no.such.host.invalid", 1};
-  CHECK(connect_tcp_store(unknown, at_once()).failure().code == ErrorCode::network);
+  CHECK(code_of(connect_tcp_store(unknown, at_once())) == ErrorCode::network);
 }
 
 // ---- sizes --------------------------------------------------------------------------------------
@@ -88,8 +87,7 @@ TEST_CASE("the largest value passes, and the largest message") {
   CHECK(client->get("key", in_time()).value() == large);
   CHECK(client->compare_and_set("key", large, large, in_time()).value() == large);
   const std::vector<std::string> keys(6000, std::string(500, 'k'));
-  check_names(client->wait(keys, in_time()).failure(), ErrorCode::misuse,
-              {"wait", "larger than a message"});
+  check_fails(client->wait(keys, in_time()), ErrorCode::misuse, {"wait", "larger than a message"});
   CHECK(client->set("key", "", in_time()));  // the connection stands
 }
 
