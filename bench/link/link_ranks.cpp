@@ -1,6 +1,6 @@
 #include "link_ranks.hpp"
 
-#include "../stream_timing.hpp"
+#include "troupe/bench/stream_timing.hpp"
 #include "troupe/comm/gloo/gloo_transport.hpp"
 #include "troupe/comm/host_device.hpp"
 #include "troupe/comm/store/memory_store.hpp"

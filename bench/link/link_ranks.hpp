@@ -2,8 +2,8 @@
 /// TCP.
 #pragma once
 
-#include "../samples.hpp"
 #include "host.hpp"
+#include "troupe/bench/samples.hpp"
 #include "troupe/comm/communicator.hpp"
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // How much of a network link collectives use: ours, Gloo's own all-gather, and plain TCP beside
 // them.
-#include "../machine.hpp"
-#include "../table.hpp"
 #include "link_ranks.hpp"
+#include "troupe/bench/machine.hpp"
+#include "troupe/bench/table.hpp"
 
 #include <CLI/CLI.hpp>
 

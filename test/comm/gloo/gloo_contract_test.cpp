@@ -6,10 +6,10 @@
 namespace troupe::test {
 namespace {
 
-TEST_CASE_TEMPLATE_INVOKE(contract_values, GlooThreads, GlooSmallSegments, GlooRing);
+TEST_CASE_TEMPLATE_INVOKE(contract_values, GlooThreads, GlooRing);
 TEST_CASE_TEMPLATE_INVOKE(contract_rank_order, GlooThreads, GlooSmallSegments);
-TEST_CASE_TEMPLATE_INVOKE(contract_nan_padding, GlooThreads, GlooSmallSegments, GlooRing);
-TEST_CASE_TEMPLATE_INVOKE(contract_empty, GlooThreads, GlooSmallSegments, GlooRing);
+TEST_CASE_TEMPLATE_INVOKE(contract_nan_padding, GlooThreads, GlooRing);
+TEST_CASE_TEMPLATE_INVOKE(contract_empty, GlooThreads);
 TEST_CASE_TEMPLATE_INVOKE(contract_ranks, GlooThreads);
 TEST_CASE_TEMPLATE_INVOKE(contract_refusals, GlooThreads);
 TEST_CASE_TEMPLATE_INVOKE(contract_caller_stream, GlooThreads);

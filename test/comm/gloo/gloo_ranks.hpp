@@ -39,6 +39,21 @@ class GlooRanks {
     }
     connect(1, channel_count);
   }
+  GlooRanks(const GlooRanks&) = delete;
+  GlooRanks& operator=(const GlooRanks&) = delete;
+  /// Closes all at once: for each connection Gloo takes up to 10 ms.
+  ~GlooRanks() {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) {
+      threads.emplace_back([this, rank] {
+        at(rank).device.stop();
+        close(rank);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
 
   int size() const { return static_cast<int>(all_.size()); }
   HostDevice& device(int rank) { return at(rank).device; }
