@@ -2,6 +2,7 @@
 
 #include "troupe/comm/gloo/gloo_communicator.hpp"
 #include "troupe/comm/gloo/gloo_store.hpp"
+#include "troupe/comm/gloo/local_address.hpp"
 #include "troupe/comm/gloo/sigpipe.hpp"
 
 #include <gloo/rendezvous/context.h>
@@ -32,15 +33,18 @@ std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options)
   if (attributes.hostname.empty() && attributes.iface.empty()) {
     throw Error(bad_configuration("Gloo needs an address or an interface of this host"));
   }
+  if (attributes.iface.empty() ? !is_local_address(attributes.hostname)
+                               : !is_local_interface(attributes.iface)) {
+    throw Error(bad_configuration(
+        "this host has no " + (attributes.iface.empty() ? "address '" + attributes.hostname + "'"
+                                                        : "interface '" + attributes.iface + "'")));
+  }
   const SigpipeBlocked sigpipe_blocked;  // for the thread that serves the connections
   try {
     return gloo::transport::tcp::CreateDevice(attributes);
   } catch (const std::exception& exception) {
     throw Error(
-        bad_configuration("this host has no " +
-                          (options.address.empty() ? "interface '" + options.interface_name + "'"
-                                                   : "address '" + options.address + "'") +
-                          " that Gloo could use: " + exception.what()));
+        bad_configuration(std::string("Gloo cannot communicate from here: ") + exception.what()));
   }
 }
 
