@@ -8,7 +8,8 @@
 /// Gloo neither encrypts nor proves who connects: whoever reaches the ports of a job can disturb it
 /// and read its payload. Use a network that is the job's own.
 ///
-/// Limits: at most 4 GiB · `segment_bytes` a collective; ranks have the same byte order.
+/// Limits: ranks have the same byte order. A peer that ends between publishing its address and the
+/// handshake is waited for up to 30 s, whatever `timeout` says.
 #pragma once
 
 #include "troupe/comm/gloo/transfer_plan.hpp"
