@@ -102,8 +102,8 @@ class Server final : public StoreServer, public ServerConnection::Host {
 
   void accept() {
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted) {
-        return;
+      if (!acceptor_.is_open()) {
+        return;  // also with a socket that was accepted just before
       }
       if (error) {  // no file descriptors, for instance; others may be given back meanwhile
         accept_again_.expires_after(std::chrono::milliseconds{50});

@@ -77,6 +77,21 @@ TEST_CASE("a client finds a server that starts later, and gives up at its deadli
   CHECK(code_of(connect_tcp_store(unknown, at_once())) == ErrorCode::network);
 }
 
+TEST_CASE("a server that stops listening serves those who are there, and leaves its place") {
+  StoreServerOptions options;
+  auto server = start_server(options);
+  auto client = connect({.server = server->address()});
+  REQUIRE(client->set("key", "old", in_time()));
+  server->stop_listening();
+  CHECK(code_of(connect_tcp_store({.server = server->address()}, at_once())) == ErrorCode::network);
+  options.listen = server->address();
+  const auto next = start_server(options);
+  auto newcomer = connect({.server = next->address()});
+  CHECK(newcomer->look("key", in_time()).value() == std::nullopt);
+  CHECK(client->get("key", in_time()).value() == "old");
+  server->stop_listening();  // again
+}
+
 // ---- sizes --------------------------------------------------------------------------------------
 
 TEST_CASE("the largest value passes, and the largest message") {
