@@ -3,12 +3,12 @@
 #pragma once
 
 #include "ranks.hpp"
+#include "test_folder.hpp"
 #include "toy_trainer.hpp"
 #include "troupe/runtime/checkpoint.hpp"
 #include "troupe/runtime/runtime_impl.hpp"
 
 #include <bit>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,22 +18,6 @@
 #include <vector>
 
 namespace troupe::test {
-
-/// An empty folder, gone with the object.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe_test_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Names in a folder, one behind the other.
 inline std::string listing(const std::filesystem::path& folder) {
