@@ -1,5 +1,6 @@
 # What `cmake --install` copies: the libraries, the headers that an embedding project reaches, a CMake
-# package (troupe::troupe, and troupe::<room>) and a pkg-config file. All of it may be moved afterwards.
+# package (troupe::troupe, and troupe::<room>), a pkg-config file, and troupe-run. All of it may be moved
+# afterwards.
 include_guard(GLOBAL)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -19,6 +20,7 @@ function(troupe_install)
     install(TARGETS troupe_${room} EXPORT troupeTargets
       ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
   endforeach()
+  install(TARGETS troupe-run RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   install(CODE "set(troupe_source [==[${PROJECT_SOURCE_DIR}]==])\nset(troupe_include_dir [==[${CMAKE_INSTALL_INCLUDEDIR}]==])")
   install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/TroupeInstallHeaders.cmake")
 

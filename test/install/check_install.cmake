@@ -1,7 +1,8 @@
 # cmake -D STEP=<step> -D SOURCE=… -D BUILD=… (the rest: CMakeLists.txt) -P check_install.cmake
 #
 # files         Installs to a prefix and moves that to a folder with a space in its name. Checks that what
-#               is there names no folder of this build, and that no header is missing or too many.
+#               is there names no folder of this build, that no header is missing or too many, and that
+#               the launcher runs.
 # find_package  Configures, builds and runs the project in consumer/ with what was installed.
 # pkg_config    Compiles the consumer's source with what pkg-config says, and runs it.
 # subproject    Configures a project that adds the source tree.
@@ -87,6 +88,10 @@ function(step_files)
     endforeach()
   endforeach()
   check_headers()
+  run("${PREFIX}/bin/troupe-run" -n 2 -- sh -c "echo $WORLD_SIZE")
+  if(NOT output MATCHES "^\\[[01]\\] 2\n\\[[01]\\] 2\n$")
+    message(SEND_ERROR "bin/troupe-run printed '${output}'")
+  endif()
 endfunction()
 
 function(step_find_package)
