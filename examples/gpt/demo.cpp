@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -28,6 +29,9 @@
 namespace gpt {
 
 namespace {
+
+// As a shell says that a signal has ended a program.
+constexpr int exit_signal = 128;
 
 /// Trains the reference as long as the first of `runs` was trained and compares it with all.
 void compare_with_reference(const Options& options,
@@ -58,6 +62,15 @@ void compare_with_reference(const Options& options,
   for (StrategyRun& each : runs) {
     each.comparison = compare(each.run, reference, losses);
   }
+}
+
+/// Of this process's ranks.
+std::filesystem::path trace_path(const Options& options) {
+  std::filesystem::path path = options.trace;
+  if (options.join && !path.empty()) {
+    path.replace_extension("rank" + std::to_string(options.join->rank) + path.extension().string());
+  }
+  return path;
 }
 
 /// What `--trace` asks for. The file is opened before anything is trained, since a wrong path is
@@ -146,7 +159,7 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
     err << "gpt: " << *refused << "\n";
     return 2;
   }
-  TraceFile trace(options.trace);
+  TraceFile trace(trace_path(options));
   if (const std::string error = trace.error(); !error.empty()) {
     err << "gpt: " << error << "\n";
     return 2;
@@ -163,11 +176,18 @@ int run_demo(const Options& options, std::ostream& out, std::ostream& err, bool 
   for (const troupe::Strategy strategy : strategies(options)) {
     Options own = options;
     own.strategy = strategy;
-    if (auto run = train_strategy(own, corpus, trace, out, err, terminal)) {
-      runs.push_back({.strategy = strategy, .run = *std::move(run)});
-    } else {
+    auto run = train_strategy(own, corpus, trace, out, err, terminal);
+    if (!run) {
       return 1;
     }
+    if (run->stopped) {
+      out << "\n" << stopped_text(own, *run) << std::flush;
+      return exit_signal + SIGTERM;
+    }
+    runs.push_back({.strategy = strategy, .run = *std::move(run)});
+  }
+  if (!speaks(options)) {
+    return 0;
   }
 
   const std::optional<Resumed>& resumed = runs.front().run.resumed;

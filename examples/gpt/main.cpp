@@ -2,9 +2,11 @@
 #include "demo.hpp"
 #include "options.hpp"
 #include <troupe/core/error.hpp>
+#include <troupe/runtime/launch_environment.hpp>
 
 #include <exception>
 #include <iostream>
+#include <ostream>
 #include <span>
 #include <unistd.h>
 #include <variant>
@@ -12,7 +14,8 @@
 int main(int argc, char** argv) {
   try {
     const std::span<const char* const> arguments(argv, static_cast<size_t>(argc));
-    const auto parsed = gpt::parse_options(arguments.subspan(argc > 0 ? 1 : 0));
+    const auto parsed = gpt::parse_options(arguments.subspan(argc > 0 ? 1 : 0),
+                                           troupe::join_options(troupe::launch_variables()));
     if (const auto* refusal = std::get_if<gpt::Refusal>(&parsed)) {
       if (refusal->exit_code == 0) {
         std::cout << refusal->text;
@@ -21,7 +24,9 @@ int main(int argc, char** argv) {
       }
       return refusal->exit_code;
     }
-    return gpt::run_demo(std::get<gpt::Options>(parsed), std::cout, std::cerr,
+    const auto& options = std::get<gpt::Options>(parsed);
+    std::ostream nobody(nullptr);
+    return gpt::run_demo(options, gpt::speaks(options) ? std::cout : nobody, std::cerr,
                          isatty(STDOUT_FILENO) == 1);
   } catch (const troupe::Error& error) {
     // A configuration that only the library could judge is a wrong option too.

@@ -28,7 +28,8 @@ Refusal refusal(std::string line) {
 /// As the user writes it, before anything is checked.
 struct Arguments {
   Options options;
-  int64_t ranks = 4;
+  std::optional<troupe::JoinOptions> join;
+  std::optional<int64_t> ranks;
   int64_t replicas = 1;
   int64_t regather = 0;
   std::string strategy = "full_shard";
@@ -48,7 +49,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
     return app.add_option(name, value, what)->type_name(type)->capture_default_str();
   };
   const char* const sharding = "Sharding";
-  add("--ranks", arguments.ranks, "threads that train together, each with a shard", "N")
+  add("--ranks", arguments.ranks,
+      "threads that train together, each with a shard; a launcher's processes take their number "
+      "from it",
+      "N")
+      ->default_str("4")
       ->group(sharding);
   add("--slots", arguments.slots,
       "blocks that each rank has room to gather; not given: as many as pay off", "N")
@@ -130,7 +135,7 @@ std::optional<std::string> count_out_of_range(const Arguments& arguments) {
   };
   constexpr int64_t bytes_max = int64_t{1} << 40;
   const std::array<Limit, 9> limits{
-      {{"ranks", arguments.ranks, 1, ranks_max},
+      {{"ranks", arguments.ranks.value_or(1), 1, ranks_max},
        {"bucket-bytes", arguments.options.bucket_bytes, 0, bytes_max},
        {"replicas", arguments.replicas, 1, ranks_max},
        {"regather", arguments.regather, 0, ranks_max},
@@ -232,7 +237,15 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
                    "', must be owner_broadcast, sharded_optimizer, full_shard or all");
   }
   options.strategy = strategy.value_or(options.strategy);
-  options.ranks = static_cast<int>(arguments.ranks);
+  if (arguments.join && arguments.ranks && *arguments.ranks != arguments.join->world_size) {
+    return refusal("ranks is " + std::to_string(*arguments.ranks) +
+                   ", but the launcher has started " + std::to_string(arguments.join->world_size) +
+                   "; leave it out");
+  }
+  options.join = arguments.join;
+  options.ranks = arguments.join    ? arguments.join->world_size
+                  : arguments.ranks ? static_cast<int>(*arguments.ranks)
+                                    : options.ranks;
   options.replicas = static_cast<int>(arguments.replicas);
   options.regather = static_cast<int>(arguments.regather);
   options.overlap = !arguments.no_overlap;
@@ -252,14 +265,20 @@ std::variant<Options, Refusal> checked(const Arguments& arguments) {
 
 }  // namespace
 
-std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments) {
+std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments,
+                                             const std::optional<troupe::JoinOptions>& join) {
   CLI::App app(
       "Trains a byte-level GPT with its parameters, gradients and optimizer state sharded over "
-      "ranks\n(threads of this process), then the same GPT unsharded, and compares the final "
-      "parameters\nbit by bit.\n\n"
-      "Exit code: 0 all is equal; 1 a difference, or training failed; 2 a wrong option.",
+      "ranks,\nthen the same GPT unsharded, and compares the final parameters bit by bit. Ranks "
+      "are "
+      "threads of\nthis process, or the processes that a launcher has started "
+      "(docs/launching.md).\n\n"
+      "Exit code: 0 all is equal; 1 a difference, or training failed; 2 a wrong option; 143 "
+      "stopped "
+      "by\nSIGTERM, as a rank of a launcher, when the step was done and saved.",
       "gpt");
   Arguments read;
+  read.join = join;
   add_options(app, read);
   // CLI11 takes them last first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -307,6 +326,10 @@ std::vector<troupe::Strategy> strategies(const Options& options) {
     all.push_back(row.strategy);
   }
   return all;
+}
+
+bool speaks(const Options& options) {
+  return !options.join || options.join->rank == 0;
 }
 
 int64_t tokens_per_step(const Options& options) {

@@ -7,6 +7,7 @@
 #include <troupe/core/strategy.hpp>
 #include <troupe/runtime/checkpoint.hpp>
 #include <troupe/runtime/options.hpp>
+#include <troupe/runtime/world.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +23,8 @@ namespace gpt {
 struct Options {
   Config config = {};
   int ranks = 4;
+  /// This process is one of the ranks, as a launcher says; not set: all are threads of it.
+  std::optional<troupe::JoinOptions> join = {};
   troupe::Strategy strategy = troupe::Strategy::full_shard;
   bool all_strategies = false;  // each in turn; `strategy` is not read
   bool overlap = true;
@@ -55,7 +58,10 @@ struct Refusal {
 
 /// Reads the arguments that follow the program's name. A wrong option, value or combination is a
 /// Refusal whose line names it and what is expected; whether the data can be read is not looked at.
-std::variant<Options, Refusal> parse_options(std::span<const char* const> arguments);
+/// join  what a launcher has told this process, if one has started it
+std::variant<Options, Refusal> parse_options(
+    std::span<const char* const> arguments,
+    const std::optional<troupe::JoinOptions>& join = std::nullopt);
 
 /// What the runtime has to be given. `all_strategies` is not read.
 troupe::Options runtime_options(const Options& options);
@@ -66,6 +72,10 @@ ReferenceOptions reference_options(const Options& options, int64_t threads);
 
 /// The strategies to train with, in the order of the library's table.
 std::vector<troupe::Strategy> strategies(const Options& options);
+
+/// Whether this process is the one that tells what comes out: all ranks are its threads, or it is
+/// rank 0.
+bool speaks(const Options& options);
 
 /// Trained by all ranks together in one step.
 int64_t tokens_per_step(const Options& options);

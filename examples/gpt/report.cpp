@@ -134,9 +134,10 @@ std::string heading(const Options& options, size_t text_bytes, unsigned cores) {
                               formatted(", lr %g, seed ", double{options.optimizer.lr}) +
                               std::to_string(options.seed) + "; parameters gathered in " +
                               (options.bf16_parameters ? "bf16" : "fp32")) +
-         line("sharding", strategy_names(options) + " over " + count_of(options.ranks, "rank") +
-                              " (threads of this process) on " + count_of(cores, "core") +
-                              variant(options));
+         line("sharding",
+              strategy_names(options) + " over " + count_of(options.ranks, "rank") +
+                  (options.join ? " (processes; this one has " : " (threads of this process) on ") +
+                  count_of(cores, "core") + (options.join ? ")" : "") + variant(options));
 }
 
 std::string trace_line(const std::string& path, const troupe::Trace& trace) {
@@ -248,10 +249,18 @@ std::string checkpoints(const Options& options, const ShardedRun& run) {
   return text;
 }
 
+std::string stopped_text(const Options& options, const ShardedRun& run) {
+  return checkpoints(options, run) +
+         line("stopped", "by SIGTERM, after step " + std::to_string(run.steps.back().number) +
+                             " of " + std::to_string(options.steps));
+}
+
 std::string summary(const Options& options, const ShardedRun& run, unsigned cores) {
   return checkpoints(options, run) + losses(run) + step_times(options, run) +
          troupe::to_text(run.reports.front()) +
-         line("the trainer's own", "of the collectives is one all_gather a step, for the loss") +
+         line("the trainer's own",
+              std::string("of the collectives is one all_gather a step, for the loss") +
+                  (options.join ? "; and the question whether to stop" : "")) +
          waiting(run, cores);
 }
 

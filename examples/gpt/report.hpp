@@ -71,6 +71,9 @@ Comparison compare(const ShardedRun& run,
 /// One line that says "bitwise equal" or what differs.
 std::string to_text(const Comparison& comparison);
 
+/// What there is to tell of a run that was stopped by SIGTERM.
+std::string stopped_text(const Options& options, const ShardedRun& run);
+
 /// Losses, times, memory, collectives, prefetching and waiting of a run of at least one step.
 std::string summary(const Options& options, const ShardedRun& run, unsigned cores);
 

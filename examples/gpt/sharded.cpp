@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace gpt {
@@ -176,6 +178,21 @@ std::vector<std::vector<std::vector<float>>> all_weights(ShardedTrainer& trainer
   return all;
 }
 
+/// Those of all ranks, in a world whose ranks do not share memory. Collective.
+std::vector<troupe::Report> all_reports(troupe::World& world, const troupe::Report& own) {
+  static_assert(std::is_trivially_copyable_v<troupe::Report>);
+  // As bits; nothing computes with them.
+  std::vector<float> sent((sizeof own + sizeof(float) - 1) / sizeof(float));
+  std::vector<float> received(sent.size() * static_cast<size_t>(world.size()));
+  std::memcpy(sent.data(), &own, sizeof own);
+  world.all_gather(sent, received);
+  std::vector<troupe::Report> reports(static_cast<size_t>(world.size()));
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    std::memcpy(static_cast<void*>(&reports[rank]), &received[rank * sent.size()], sizeof own);
+  }
+  return reports;
+}
+
 }  // namespace
 
 ShardedRun train_sharded(const Options& options,
@@ -185,8 +202,8 @@ ShardedRun train_sharded(const Options& options,
   ShardedRun run;
   run.reports.resize(static_cast<size_t>(options.ranks));
   std::optional<troupe::Failure> refused;
-  troupe::World::local(options.ranks, world_options).run([&](troupe::World& world) {
-    const bool first = world.rank() == 0;
+  const auto body = [&](troupe::World& world) {
+    const bool first = options.join || world.rank() == 0;  // of this process
     ShardedTrainer trainer(world, options, corpus);
     if (!options.resume.empty()) {
       std::optional<Resumed> resumed;
@@ -218,18 +235,32 @@ ShardedRun train_sharded(const Options& options,
         on_step(record);
       }
       const int64_t done = trainer.step_count();
+      const bool stop = options.join && done < options.steps && world.stop_requested();
       const bool due = options.save_every > 0 && done % options.save_every == 0;
-      if (!options.save.empty() && (due || done == options.steps) && std::isfinite(loss)) {
+      if (!options.save.empty() && (due || stop || done == options.steps) && std::isfinite(loss)) {
         trainer.save();
         run.saves += first ? 1 : 0;
       }
+      if (stop) {
+        run.stopped = true;
+        return;
+      }
     }
-    run.reports[static_cast<size_t>(world.rank())] = trainer.report();
+    if (options.join) {
+      run.reports = all_reports(world, trainer.report());
+    } else {
+      run.reports[static_cast<size_t>(world.rank())] = trainer.report();
+    }
     auto weights = all_weights(trainer, options.config);
-    if (first) {
+    if (world.rank() == 0) {
       run.weights = std::move(weights);
     }
-  });
+  };
+  if (options.join) {
+    troupe::World::join(*options.join, world_options).run(body);
+  } else {
+    troupe::World::local(options.ranks, world_options).run(body);
+  }
   if (refused) {
     throw troupe::Error(*refused);
   }

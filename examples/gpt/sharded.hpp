@@ -81,13 +81,14 @@ class ShardedTrainer {
 
 using Seconds = std::chrono::duration<double>;
 
-/// One step, as rank 0 saw it.
+/// One step, as the first rank of this process saw it.
 struct StepRecord {
   double loss = 0;
   Seconds time{};
   int64_t number = 1;  // of the step, from 1
 };
 
+/// What the first rank of this process saw. The weights are rank 0's: other processes have none.
 struct ShardedRun {
   std::vector<StepRecord>
       steps;  // from where it begins; ends early with the first loss that is not finite
@@ -99,11 +100,12 @@ struct ShardedRun {
   std::optional<Resumed> resumed;
   std::vector<std::vector<std::vector<float>>> weights_resumed;
   int64_t saves = 0;
+  bool stopped = false;  ///< by SIGTERM, before the last step
 };
 
-/// Trains `options.steps` steps with `options.strategy` on as many threads as there are ranks.
-/// Throws troupe::Error with the first failure of any rank. on_step  called after each step, by
-/// rank 0's thread
+/// Trains `options.steps` steps with `options.strategy`: all ranks, on as many threads, or the one
+/// that `options.join` says. Throws troupe::Error with the first failure of any rank.
+/// on_step  called after each step, by the thread of this process's first rank
 ShardedRun train_sharded(const Options& options,
                          const Corpus& corpus,
                          const std::function<void(const StepRecord&)>& on_step = {},

@@ -206,6 +206,29 @@ TEST_CASE("a wrong value is answered with one line that names it and what is exp
   }
 }
 
+TEST_CASE("a launcher says how many ranks there are, and which of them speaks") {
+  const auto parse = [](const Arguments& arguments, int rank, int world_size) {
+    troupe::JoinOptions join;
+    join.rank = rank;
+    join.world_size = world_size;
+    return parse_options(arguments, join);
+  };
+  const auto options = std::get<Options>(parse({}, 2, 3));
+  CHECK(options.ranks == 3);
+  REQUIRE(options.join);
+  CHECK(options.join->rank == 2);
+  CHECK_FALSE(speaks(options));
+  CHECK(speaks(std::get<Options>(parse({"--ranks", "3"}, 0, 3))));
+  CHECK(speaks(good({})));
+  CHECK_FALSE(good({}).join);
+
+  CHECK(std::get<Refusal>(parse({"--ranks", "4"}, 0, 3)).text ==
+        "ranks is 4, but the launcher has started 3; leave it out (--help lists the options)");
+  // What must divide the ranks is looked at with those of the launcher.
+  CHECK(std::get<Refusal>(parse({"--replicas", "2"}, 0, 3))
+            .text.starts_with("mesh.replicate is 2, which does not divide the world size, 3"));
+}
+
 TEST_CASE("what the command line parser refuses is one line that names the argument") {
   struct Row {
     Arguments arguments;

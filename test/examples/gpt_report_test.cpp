@@ -121,6 +121,18 @@ TEST_CASE("the report says what was trained and that both are equal") {
   CHECK(after(uncompared.out, "final parameters") == "not compared");
 }
 
+TEST_CASE("a rank that a launcher has started trains with the others, and only the first tells") {
+  Options options = options_of(4);
+  options.ranks = 1;
+  options.join.emplace();  // of one: it needs no other process
+  const Output output = run(options);
+  CHECK(output.exit_code == 0);
+  CHECK(after(output.out, "sharding")
+            .starts_with("full_shard over 1 rank (processes; this one has "));
+  CHECK(after(output.out, "final parameters") ==
+        "bitwise equal to those of the unsharded reference: all 14 912, and the losses of 4 steps");
+}
+
 TEST_CASE("a trace is written where it was asked for, and the time of steps is split") {
   const TemporaryFolder folder("trace");
   Options options = options_of(4);
