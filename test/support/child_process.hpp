@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -114,6 +115,13 @@ class ChildProcess {
   pid_t id_ = -1;
   std::optional<Status> status_;
 };
+
+/// Ends the program as a test that is skipped, for want of `capability`; the place to clean up is
+/// before.
+[[noreturn]] inline void skip(const std::string& capability) {
+  std::cout << "SKIP: " << capability << std::endl;
+  std::exit(77);
+}
 
 /// Calls `done` until it is true, or `limit` has passed; whether it became true.
 template <class Done>

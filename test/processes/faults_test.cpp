@@ -1,0 +1,137 @@
+// One fault in a world of processes: every rank ends, soon, and says whose it was and where.
+//
+// Deadlines are 2 s here. A rank's end is counted from the fault on and has the deadline and 5 s.
+#include "fault_checks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+namespace troupe::test {
+namespace {
+
+using std::chrono::seconds;
+
+/// In worlds of 2, 3 and 4, at a point of the second step; once in rank 0, which serves the store.
+template <class Check>
+void in_each_world(const std::string& fault, Check check) {
+  int at = points_per_step;
+  for (const int ranks : {2, 3, 4}) {
+    const int culprit = ranks == 3 ? 0 : ranks - 1;
+    CAPTURE(fault);
+    CAPTURE(ranks);
+    CAPTURE(culprit);
+    CAPTURE(at);
+    FaultWorld world(ranks);
+    world.of(culprit).fault = fault;
+    world.of(culprit).at = at;
+    at += 3;
+    world.start();
+    check(world, culprit);
+  }
+}
+
+TEST_CASE("a world without a fault ends well, also when a rank is late") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    FaultWorld world(ranks);
+    world.of(ranks - 1).fault = "late";
+    world.of(ranks - 1).at = points_per_step + 2;
+    world.start();
+    const auto ends = world.wait(seconds{60});
+    INFO(to_text(ends));
+    for (const RankEnd& end : ends) {
+      CHECK(end.status == 0);
+      CHECK(end.out.find("step 4 sum ") != std::string::npos);
+      CHECK(end.err == "");
+    }
+  }
+}
+
+TEST_CASE("a rank that is killed") {
+  in_each_world("kill", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit);
+    check_others(ends, {.culprit = culprit, .code = "peer failed", .own_words = culprit == 0});
+    check_culprit(ends, culprit, -SIGKILL);
+  });
+}
+
+TEST_CASE("a rank that is stopped, and goes on when all is over") {
+  in_each_world("stop", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit, {culprit});
+    check_others(ends, {.culprit = culprit, .own_words = culprit == 0});
+    check_culprit(ends, culprit, 1);
+  });
+}
+
+TEST_CASE("a rank that ends by itself in the middle") {
+  in_each_world("exit", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit);
+    check_others(ends, {.culprit = culprit, .code = "peer failed", .own_words = culprit == 0});
+    check_culprit(ends, culprit, 3);
+  });
+}
+
+TEST_CASE("a rank that throws") {
+  in_each_world("throw", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit);
+    check_others(
+        ends,
+        {.culprit = culprit, .ticket = false, .code = "peer failed", .contains = "a bad batch"});
+    check_culprit(ends, culprit, 1);
+  });
+}
+
+TEST_CASE("a rank that leaves early") {
+  in_each_world("leave", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit);
+    check_others(ends, {.culprit = culprit, .code = "peer failed", .contains = "has left"});
+    check_culprit(ends, culprit, 1);
+  });
+}
+
+TEST_CASE("a rank that does not come to the next collective") {
+  in_each_world("hang", [](FaultWorld& world, int culprit) {
+    const auto ends = world.wait(limit);
+    check_others(ends, {.culprit = culprit, .code = "timeout"});
+    // It hears nothing itself, inside of its own code.
+    CHECK_FALSE(ends[static_cast<std::size_t>(culprit)].status);
+  });
+}
+
+TEST_CASE("a rank with another model, another dtype or another order is told from the others") {
+  for (const std::string fault : {"model", "dtype", "order"}) {
+    for (const int ranks : {3, 4}) {
+      CAPTURE(fault);
+      CAPTURE(ranks);
+      const int culprit = ranks - 2;
+      FaultWorld world(ranks);
+      world.of(culprit).fault = fault;
+      world.start();
+      const auto ends = world.wait(limit);
+      const bool at_construction = fault != "order";
+      check_others(ends, {.culprit = culprit,
+                          .ticket = !at_construction,
+                          .code = at_construction ? "bad configuration" : "mismatch"});
+      check_culprit(ends, culprit, 1);
+    }
+  }
+}
+
+TEST_CASE("a rank that was told another world size does not get in") {
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    FaultWorld world(ranks);
+    world.set(ranks - 1, "WORLD_SIZE", std::to_string(ranks + 1));
+    world.start();
+    const auto ends = world.wait(limit);
+    check_others(ends, {.culprit = ranks - 1, .ticket = false, .code = "bad configuration"});
+    check_culprit(ends, ranks - 1, 1);
+  }
+}
+
+}  // namespace
+}  // namespace troupe::test
