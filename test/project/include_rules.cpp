@@ -42,7 +42,7 @@ const std::vector<Room> rooms{
     {"actors",   {"core", "comm", "layers"},                         {"system", "spdlog", "caf"}, false, false},
     {"runtime",  {"core", "comm", "layers", "actors"},               {"system", "spdlog", "nlohmann", "xxhash"}, false, true},
     {"examples", {"core", "comm", "layers", "actors", "runtime"},    {"any"}, true, false},
-    {"bench",    {"core", "comm", "layers", "actors", "runtime"},    {"any"}, true, false},
+    {"bench",    {"core", "comm", "layers", "actors", "runtime", "examples"}, {"any"}, true, false},
     {"test",     {"core", "comm", "layers", "actors", "runtime", "examples", "bench"}, {"any"}, true, false},
 };
 
