@@ -7,6 +7,8 @@ set(TROUPE_INCLUDE_ROOT "${PROJECT_BINARY_DIR}/include")
 file(MAKE_DIRECTORY "${TROUPE_INCLUDE_ROOT}")
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}" "${TROUPE_INCLUDE_ROOT}/troupe" SYMBOLIC)
 
+set(TROUPE_TEST_DIR "${PROJECT_SOURCE_DIR}/test")
+
 # What every target of ours is compiled with; never seen by an embedding project.
 function(_troupe_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
@@ -16,6 +18,11 @@ function(_troupe_compile_options target)
                          $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
   if(TROUPE_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    # Of the tests' own code only memory is watched: undefined behaviour doubles the time to compile it.
+    cmake_path(IS_PREFIX TROUPE_TEST_DIR "${CMAKE_CURRENT_SOURCE_DIR}" of_test)
+    if(of_test AND TROUPE_SANITIZE MATCHES "address")
+      target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${TROUPE_SANITIZE})
   endif()
 endfunction()
