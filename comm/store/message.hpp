@@ -71,6 +71,12 @@ constexpr bool changes_something(Operation operation) {
   }
 }
 
+/// Whether it may take time: until a key is set, or there is an entry.
+constexpr bool waits(Operation operation) {
+  return operation == Operation::get || operation == Operation::wait ||
+         operation == Operation::read;
+}
+
 /// One request; what an operation has no use for stays as it is here.
 struct Request {
   std::uint64_t number = 0;  ///< from 1

@@ -112,6 +112,7 @@ class StoreState {
   };
   using Timer = std::tuple<TimePoint, SessionId, std::uint64_t>;  ///< number 0: the session's own
 
+  static std::size_t request_bytes(const Request& request);
   std::optional<std::string> objection(const Session& session, const Request& request) const;
   void settle(SessionId id, Session& session, std::uint64_t below);
   Response perform(SessionId id, Session& session, const Request& request);

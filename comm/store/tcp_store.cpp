@@ -38,11 +38,6 @@ constexpr Duration last_pause = milliseconds{500};
 /// However little of the limit for a new connection is left, an attempt may take so long.
 constexpr Duration shortest_attempt = milliseconds{50};
 
-bool waits(Operation operation) {
-  return operation == Operation::get || operation == Operation::wait ||
-         operation == Operation::read;
-}
-
 // Not less than the request's frame has.
 std::size_t frame_bytes_at_most(const Request& request) {
   std::size_t bytes = 128 + request.value.size() + request.expected.value_or("").size();
@@ -128,7 +123,7 @@ class TcpStore final : public store::StoreCalls, public ClientConnection::Host {
     asio::post(io_.context(), [this] { send_calls(); });
 
     const auto answered = [&] { return own.response || over_; };
-    if (!own.done.wait_until(lock, deadline, answered) && open_ && waits(operation)) {
+    if (!own.done.wait_until(lock, deadline, answered) && open_ && store::waits(operation)) {
       own.done.wait_until(lock, deadline + answer_slack, answered);
     }
     calls_.erase(request.number);
