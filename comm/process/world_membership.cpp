@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -124,12 +125,17 @@ void ProcessWorld::linger() {
   }
 }
 
-/// Waits until all other ranks that live have set their key, or the store is lost.
+/// Waits until all other ranks that live have set their key, or the store is lost. Who has not
+/// joined yet is waited for as well: it would look for the store until its own deadline, and has to
+/// hear why there is no world.
 void ProcessWorld::await_all(const std::string& prefix, TimePoint deadline) {
   constexpr std::chrono::milliseconds look_interval{5};
   for (; now() < deadline; std::this_thread::sleep_for(look_interval)) {
-    std::vector<int> others =
-        log_.of_history([](const WorldHistory& history) { return history.living(); });
+    std::vector<int> others = log_.of_history([](const WorldHistory& history) {
+      std::vector<int> ranks = history.living();
+      std::ranges::copy(history.not_joined(), std::back_inserter(ranks));
+      return ranks;
+    });
     std::erase(others, options_.rank);
     if (log_.lost() || log_.look(prefix, others).size() == others.size()) {
       return;

@@ -121,6 +121,15 @@ TEST_CASE("a rank with another model, another dtype or another order is told fro
   }
 }
 
+TEST_CASE("a rank that comes late to a world that has failed hears why") {
+  FaultWorld world(3);
+  world.set(2, "WORLD_SIZE", "4");
+  world.start_by(1, {"/bin/sh", "-c", "sleep 1; exec \"$@\"", "sh"});
+  world.start();
+  const auto ends = world.wait(limit);
+  check_others(ends, {.culprit = 2, .ticket = false, .code = "bad configuration"});
+}
+
 TEST_CASE("a rank that was told another world size does not get in") {
   for (const int ranks : {2, 3}) {
     CAPTURE(ranks);
