@@ -5,6 +5,7 @@
 
 #include <array>
 #include <barrier>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,15 @@ Result<Rendezvous::Words> meet(ProcessRank& own,
   return place.close(meeting, {.code = ErrorCode::timeout,
                                .text = "rank " + std::to_string(own.rank) + " waited",
                                .rank = own.rank});
+}
+
+/// The text of the failure that the rank's world has sooner or later.
+std::string failure_to_come(ProcessRank& own) {
+  const TimePoint deadline = Clock::steady().now() + patience;
+  while (!own.world->failure() && Clock::steady().now() < deadline) {
+    std::this_thread::sleep_for(milliseconds{1});
+  }
+  return own.world->failure().value_or(Failure{.text = "none"}).text;
 }
 
 TEST_CASE("ranks in processes meet, again and again") {
@@ -163,12 +173,59 @@ TEST_CASE("a failure in an epoch that this rank has not come to yet is not lost"
     REQUIRE(meet(own, 2, "").ok());  // behind the failure in the log
     CHECK(own.world->failure()->text == "first");
     own.world->renew(2);
-    const TimePoint deadline = Clock::steady().now() + patience;
-    while (!own.world->failure() && Clock::steady().now() < deadline) {
-      std::this_thread::sleep_for(milliseconds{1});
-    }
-    CHECK(own.world->failure()->text == "second");
+    CHECK(failure_to_come(own) == "second");
   });
+}
+
+/// Three ranks that have given up their first epoch, in which they launched four barriers; they
+/// have passed one in the second, in which rank 1 does `wrong` and the others come to the next one.
+std::string failure_in_second_epoch(const std::function<void(ProcessRank&)>& wrong) {
+  std::array<std::string, 3> texts;
+  ProcessTrial trial;
+  trial.collective_timeout = std::chrono::seconds{5};
+  trial.run(3, [&](ProcessRank& own) {
+    for (Ticket ticket = 1; ticket <= 3; ++ticket) {
+      REQUIRE(own.barrier(ticket).ok());
+    }
+    CHECK_FALSE(own.settle());
+    static_cast<void>(own.barrier(own.rank == 0 ? 9 : 4));
+    REQUIRE(failure_to_come(own).starts_with("rank 0 launched another collective than"));
+    static_cast<void>(own.settle());
+    while (!own.stream.idle()) {
+      std::this_thread::yield();
+    }
+    REQUIRE(own.stream.recover().ok());
+    REQUIRE(meet(own, 1, "").ok());
+    own.world->renew(2);
+    own.communicator.reset();
+    own.connect();
+    REQUIRE(meet(own, 2, "").ok());
+    REQUIRE(own.barrier(1).ok());
+    CHECK_FALSE(own.settle());
+    if (own.rank == 1) {
+      wrong(own);
+    } else {
+      static_cast<void>(own.barrier(2));
+    }
+    texts[static_cast<std::size_t>(own.rank)] = failure_to_come(own);
+    static_cast<void>(own.settle());
+  });
+  CHECK(texts[1] == texts[0]);
+  CHECK(texts[2] == texts[0]);
+  return texts[0];
+}
+
+TEST_CASE("in a later epoch, too, it is found out what goes wrong") {
+  CHECK(
+      failure_in_second_epoch([](ProcessRank& own) { static_cast<void>(own.barrier(3)); }) ==
+      "rank 1 launched another collective than ranks 0 and 2 (ticket): expected barrier of bucket "
+      "3 'block.1' (ticket 2), actual barrier of bucket 3 'block.1' (ticket 3)");
+}
+
+TEST_CASE("what a rank has launched in an earlier epoch does not count when it leaves") {
+  CHECK(
+      failure_in_second_epoch([](ProcessRank& own) { own.world->leave(1, "rank 1 is done"); }) ==
+      "barrier of bucket 3 'block.1' (ticket 2) waits for rank 1, which has left: rank 1 is done");
 }
 
 // ---- whatever the order -------------------------------------------------------------------------
