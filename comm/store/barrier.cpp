@@ -24,14 +24,18 @@ std::string listed(const std::set<int>& members) {
 }
 
 // Those of `size` members that the barrier's log does not have.
-Result<std::set<int>> absent(Store& store, const std::string& log, int size, TimePoint deadline) {
+Result<std::set<int>> absent(Store& store, const std::string& log, int size) {
+  // To name who is missing is worth a moment beyond the deadline.
+  constexpr Duration first_moment = std::chrono::seconds{1};
+  constexpr Duration next_moment = std::chrono::milliseconds{100};
   std::set<int> members;
   for (int member = 0; member < size; ++member) {
     members.insert(member);
   }
   // Whoever asks has an entry in the log, so at least that one comes at once.
   for (std::uint64_t at = 0; at < static_cast<std::uint64_t>(size);) {
-    const auto entries = store.read(log, at, deadline);
+    const Duration moment = at == 0 ? first_moment : next_moment;
+    const auto entries = store.read(log, at, Clock::steady().now() + moment);
     if (!entries) {
       return at == 0 ? Result<std::set<int>>(entries.failure()) : members;
     }
@@ -64,9 +68,7 @@ Result<void> barrier(
   if (opened || opened.failure().code != ErrorCode::timeout) {
     return opened ? Result<void>() : Result<void>(opened.failure());
   }
-  // To name who is missing is worth a moment beyond the deadline.
-  constexpr Duration moment = std::chrono::milliseconds{200};
-  const auto missing = absent(store, log, size, Clock::steady().now() + moment);
+  const auto missing = absent(store, log, size);
   if (!missing) {
     return opened.failure();
   }

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 
 /// A call whose keys may be long in coming waits so much beyond its deadline for the store to say
 /// which are missing.
-constexpr Duration answer_slack = milliseconds{250};
+constexpr Duration answer_slack = milliseconds{1000};
 /// How long a client that ends waits for the store to hear it.
 constexpr Duration goodbye_limit = milliseconds{500};
 /// Between attempts to connect: doubles from the first to the last.
