@@ -1,5 +1,5 @@
-// Tries the traps on versions with a fault: each has to be caught, or to hang; without one nothing
-// may be.
+// Tries the traps on versions with a fault: each has to be caught, to hang or to crash; without
+// one nothing may be.
 // Exit: 0 if so, 1 if not.
 #include "traps.hpp"
 #include "troupe/test/mutants/mutant.hpp"
@@ -49,6 +49,8 @@ int run() {
     const int status = spring(mutant);
     if (status == -SIGALRM) {
       std::cout << "caught " << mutant << " by a hang\n";  // without a fault nothing hangs
+    } else if (status < 0) {
+      std::cout << "caught " << mutant << " by a crash (signal " << -status << ")\n";  // nor this
     } else if (status != exit_caught) {
       std::cout << "NOT CAUGHT: " << mutant << " (status " << status << ")\n";
       ++wrong;
