@@ -26,17 +26,27 @@ constexpr std::chrono::seconds reconnect_limit{3};
 /// Brings the world's failures to the rank's actors, from when these exist until they end.
 class FailureRelay {
  public:
-  void attach(RankActors& actors) {
-    const std::lock_guard lock(mutex_);
-    actors_ = &actors;
-    if (early_) {
-      actors.peer_failed(1, *early_);
+  /// As long as it lives, `actors` hear; it goes before they do.
+  class Attached {
+   public:
+    Attached(FailureRelay& relay, RankActors& actors) : relay_(relay) {
+      const std::lock_guard lock(relay_.mutex_);
+      relay_.actors_ = &actors;
+      if (relay_.early_) {
+        actors.peer_failed(1, *relay_.early_);
+      }
     }
-  }
-  void detach() {
-    const std::lock_guard lock(mutex_);
-    actors_ = nullptr;
-  }
+    ~Attached() {
+      const std::lock_guard lock(relay_.mutex_);
+      relay_.actors_ = nullptr;
+    }
+    Attached(const Attached&) = delete;
+    Attached& operator=(const Attached&) = delete;
+
+   private:
+    FailureRelay& relay_;
+  };
+
   void tell(std::uint64_t epoch, const Failure& failure) {
     const std::lock_guard lock(mutex_);
     if (actors_ != nullptr) {
@@ -213,13 +223,12 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
   };
   try {
     RankContext context(std::move(environment));
-    relay.attach(context.actors());
+    const FailureRelay::Attached attached(relay, context.actors());
     context.run(body);
     world.await_departures();
     if (const auto failure = world.failure()) {
       context.actors().fail(*failure);  // it tells of it, also if its trainer was done before
     }
-    relay.detach();
   } catch (const Error& error) {
     throw Error(world.report(error.failure()));  // of the context's construction
   }
