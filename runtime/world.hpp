@@ -152,8 +152,8 @@ class World::Joined {
 
   const JoinOptions& join_options() const { return join_; }
   /// Connects to the other ranks, runs `body` on the calling thread, and returns when all ranks are
-  /// done, so that none is cut off. Throws `Error` with the world's first failure, the same on every
-  /// rank that lives.
+  /// done, so that none is cut off. Throws `Error` with the world's first failure, the same on
+  /// every rank that lives.
   void run(const std::function<void(World&)>& body) const;
 
  private:
