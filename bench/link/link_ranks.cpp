@@ -45,6 +45,7 @@ class FairWeather final : public WorldLink {
 template <class Body>
 void at_once(std::size_t count, const Body& body) {
   std::vector<std::future<void>> ends;
+  ends.reserve(count);
   for (std::size_t index = 0; index < count; ++index) {
     ends.push_back(std::async(std::launch::async, [&body, index] { body(index); }));
   }
@@ -57,10 +58,10 @@ void at_once(std::size_t count, const Body& body) {
 
 class LinkRanks::Rank {
  public:
-  Rank(int rank, int size, const Host& host, std::int64_t full_bytes, std::unique_ptr<Store> store)
+  Rank(int rank, int size, Host host, std::int64_t full_bytes, std::unique_ptr<Store> store)
       : rank_(rank),
         size_(size),
-        host_(host),
+        host_(std::move(host)),
         link_(rank),
         full_(static_cast<std::size_t>(full_bytes) / sizeof(float), 1.0F),
         part_(full_.size() / static_cast<std::size_t>(size), 1.0F),

@@ -91,7 +91,7 @@ class GlooGroup final : public WatchedGroup {
                                std::chrono::steady_clock::now() - begun)
                                .count();
     suspicion->peer = run.peer() < 0 ? -1 : world_rank(run.peer());
-    const Failure failure = suspect(*std::move(suspicion), call, turn);
+    std::optional<Failure> failure = suspect(*std::move(suspicion), call, turn);
     if (context_) {
       context_->closeConnections();
     }

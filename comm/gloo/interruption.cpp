@@ -36,9 +36,15 @@ void Interruption::nudge() {
 }
 
 bool Interruption::wait(gloo::transport::UnboundBuffer& buffer, Way way, FunctionRef<void()> look) {
-  struct EndWait {
-    Interruption& self;
-    ~EndWait() { self.end_wait(); }
+  class EndWait {
+   public:
+    explicit EndWait(Interruption& interruption) : interruption_(interruption) {}
+    EndWait(const EndWait&) = delete;
+    EndWait& operator=(const EndWait&) = delete;
+    ~EndWait() { interruption_.end_wait(); }
+
+   private:
+    Interruption& interruption_;
   };
   for (;;) {
     {
@@ -49,7 +55,7 @@ bool Interruption::wait(gloo::transport::UnboundBuffer& buffer, Way way, Functio
       waited_for_ = &buffer;
     }
     {
-      const EndWait end_wait{*this};
+      const EndWait end_wait(*this);
       if (way == Way::receive ? buffer.waitRecv(never) : buffer.waitSend(never)) {
         return true;
       }

@@ -27,7 +27,7 @@ struct Block {
 
 /// Bytes of one message, so that staging holds two of each of the `peers` that one receives from.
 std::int64_t segment_for(const TransferTuning& tuning, int peers) {
-  const std::int64_t fitting = tuning.staging_bytes / (2 * std::max(1, peers));
+  const std::int64_t fitting = tuning.staging_bytes / (std::int64_t{2} * std::max(1, peers));
   const std::int64_t wanted =
       std::min(tuning.segment_bytes, std::max(fitting, TransferTuning::segment_bytes_min));
   return std::max(place_alignment, wanted / place_alignment * place_alignment);
@@ -87,6 +87,7 @@ class Planner {
 
   std::vector<Block> equal_blocks() const {
     std::vector<Block> blocks;
+    blocks.reserve(static_cast<std::size_t>(size_));
     for (int rank = 0; rank < size_; ++rank) {
       blocks.push_back({rank * bytes_of(shape_.numel), bytes_of(shape_.numel)});
     }

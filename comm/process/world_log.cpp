@@ -63,9 +63,12 @@ std::map<int, std::string> WorldLog::look(const std::string& prefix,
     if (lost()) {
       break;
     }
-    auto value = store_.look(prefix + std::to_string(rank), soon());
-    if (worked(value) && value.value()) {
-      values.emplace(rank, *std::move(value).value());
+    auto looked = store_.look(prefix + std::to_string(rank), soon());
+    if (!worked(looked)) {
+      continue;
+    }
+    if (std::optional<std::string>& value = looked.value()) {
+      values.emplace(rank, std::move(*value));
     }
   }
   return values;

@@ -52,9 +52,9 @@ void ClientConnection::connected() {
 
 void ClientConnection::close() {
   host_ = nullptr;
-  timer_.cancel();
   error_code ignored;
-  socket_.close(ignored);
+  timer_.cancel(ignored);
+  static_cast<void>(socket_.close(ignored));
   if (channel_) {
     channel_->close();
   }

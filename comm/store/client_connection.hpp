@@ -41,6 +41,8 @@ class ClientConnection final : public FrameChannel::Receiver,
                    ClientHandshake handshake,
                    Duration attempt_limit,
                    Duration silence_limit);
+  ClientConnection(const ClientConnection&) = delete;
+  ClientConnection& operator=(const ClientConnection&) = delete;
   ~ClientConnection() override { close(); }
 
   /// Tries one endpoint after the other.

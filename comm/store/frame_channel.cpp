@@ -22,15 +22,16 @@ FrameChannel::FrameChannel(asio::ip::tcp::socket socket, IoThread& io, std::size
 void FrameChannel::start(Receiver& receiver) {
   receiver_ = &receiver;
   error_code error;
-  socket_.non_blocking(true, error);
-  socket_.set_option(asio::ip::tcp::no_delay(true), error);  // requests are short and waited for
+  static_cast<void>(socket_.non_blocking(true, error));
+  static_cast<void>(socket_.set_option(asio::ip::tcp::no_delay(true),
+                                       error));  // requests are short and waited for
   read();
 }
 
 void FrameChannel::close() {
   receiver_ = nullptr;
   error_code ignored;
-  socket_.close(ignored);
+  static_cast<void>(socket_.close(ignored));
 }
 
 void FrameChannel::fail(const std::string& why) {

@@ -1,7 +1,7 @@
 #include "troupe/comm/store/io_thread.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): of POSIX, has what <csignal> lacks
 
 namespace troupe::store {
 

@@ -48,6 +48,8 @@ class MemoryStore final : public store::StoreCalls {
     session_ = hub_->state.open(Clock::steady().now());
     hub_->clients.emplace(session_, &mailbox_);
   }
+  MemoryStore(const MemoryStore&) = delete;
+  MemoryStore& operator=(const MemoryStore&) = delete;
   ~MemoryStore() override { close(); }
 
   void close() override {

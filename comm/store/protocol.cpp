@@ -285,8 +285,9 @@ std::optional<Response> decode_response(std::string_view body) {
   return decoded<Response>(body, FrameType::response, [](ByteReader& in, Response& response) {
     response.number = in.u64();
     const auto status = in.u8();
-    in.require(response.number > 0 && status <= static_cast<std::uint8_t>(Status::refused));
-    response.status = static_cast<Status>(status);
+    const bool known = status <= static_cast<std::uint8_t>(Status::refused);
+    in.require(response.number > 0 && known);
+    response.status = known ? static_cast<Status>(status) : Status::refused;
     response.count = static_cast<std::int64_t>(in.u64());
     response.value = in.bytes();
     for (auto left = in.u32(); left > 0 && in.ok(); --left) {

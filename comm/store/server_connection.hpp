@@ -42,6 +42,8 @@ class ServerConnection final : public FrameChannel::Receiver,
                    std::string address,
                    Host& host,
                    const StoreServerOptions& options);
+  ServerConnection(const ServerConnection&) = delete;
+  ServerConnection& operator=(const ServerConnection&) = delete;
   ~ServerConnection() override { channel_->close(); }
 
   void start();

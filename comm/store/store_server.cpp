@@ -37,6 +37,8 @@ class Server final : public StoreServer, public ServerConnection::Host {
         accept_again_(io_.context()),
         state_timer_(io_.context()) {}
 
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
   ~Server() override {
     io_.stop();  // all below is left to this thread then
     for (const auto& [serial, connection] : connections_) {
@@ -61,16 +63,16 @@ class Server final : public StoreServer, public ServerConnection::Host {
                      "beyond loopback a store needs a secret");
     }
     // In this order; the first that fails says why.
-    acceptor_.open(endpoint.protocol(), error);
+    static_cast<void>(acceptor_.open(endpoint.protocol(), error));
     if (!error) {
       store::close_on_exec(acceptor_.native_handle());
-      acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+      static_cast<void>(acceptor_.set_option(tcp::acceptor::reuse_address(true), error));
     }
     if (!error) {
-      acceptor_.bind(endpoint, error);
+      static_cast<void>(acceptor_.bind(endpoint, error));
     }
     if (!error) {
-      acceptor_.listen(backlog, error);
+      static_cast<void>(acceptor_.listen(backlog, error));
     }
     if (!error) {
       address_ = {endpoint.address().to_string(), acceptor_.local_endpoint(error).port()};
@@ -88,7 +90,7 @@ class Server final : public StoreServer, public ServerConnection::Host {
     std::promise<void> closed;
     asio::post(io_.context(), [&] {
       error_code ignored;
-      acceptor_.close(ignored);
+      static_cast<void>(acceptor_.close(ignored));
       accept_again_.cancel(ignored);
       closed.set_value();
     });

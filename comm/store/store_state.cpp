@@ -96,7 +96,8 @@ void StoreState::submit(SessionId id, Request request, TimePoint now) {
     return;
   }
   if (waits(request.operation)) {
-    Waiting waiting{.request = std::move(request), .deadline = now + request.timeout};
+    const TimePoint deadline = now + request.timeout;
+    Waiting waiting{.request = std::move(request), .deadline = deadline};
     if (auto response = attempt(waiting)) {
       finish(id, number, std::move(*response));
     } else if (waiting.deadline <= now) {
