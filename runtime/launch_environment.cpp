@@ -84,8 +84,9 @@ class Reader {
                              std::int64_t min,
                              std::int64_t max) {
     std::int64_t number = 0;
-    const char* const end = digits.data() + digits.size();
-    const auto [rest, error] = std::from_chars(digits.data(), end, number);
+    const std::string text(digits);
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, number);
     if (error != std::errc{} || rest != end || number < min || number > max) {
       refuse(name, " is '", value, "'; expected a whole number from ", min, " to ", max);
     }
@@ -241,8 +242,8 @@ class Reader {
   std::int64_t port_of_job(const Launcher& launcher) const {
     if (&launcher == &slurm && has("SLURM_JOB_ID")) {
       constexpr std::int64_t many = std::int64_t{1} << 40;
-      const auto job = *number("SLURM_JOB_ID", 0, many);
-      const auto step = *number("SLURM_STEP_ID", 0, many);
+      const auto job = number("SLURM_JOB_ID", 0, many).value_or(0);
+      const auto step = number("SLURM_STEP_ID", 0, many).value_or(0);
       // Below the ports that Linux gives to outgoing connections (32768 on).
       return 16384 + (31 * job + step) % 16384;
     }

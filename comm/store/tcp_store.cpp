@@ -54,6 +54,8 @@ class TcpStore final : public store::StoreCalls, public ClientConnection::Host {
     asio::post(io_.context(), [this] { resolve(); });
   }
 
+  TcpStore(const TcpStore&) = delete;
+  TcpStore& operator=(const TcpStore&) = delete;
   ~TcpStore() override {
     close();
     {
@@ -103,7 +105,8 @@ class TcpStore final : public store::StoreCalls, public ClientConnection::Host {
     if (over_) {
       return failure(ErrorCode::network, request, *over_);
     }
-    if (auto text = store::beyond_limits(request, *limits_)) {
+    // Nobody has the client before it has been welcomed, which told the limits.
+    if (auto text = store::beyond_limits(request, limits_.value_or(StoreLimits{}))) {
       return failure(ErrorCode::misuse, request, *text);
     }
     if (frame_bytes_at_most(request) > frame_bytes_) {

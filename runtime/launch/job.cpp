@@ -50,8 +50,8 @@ class Signals {
     struct sigaction action{};
     action.sa_handler = SIG_DFL;
     if (::sigaction(SIGCHLD, &action, nullptr) != 0 ||
-        ::sigprocmask(SIG_BLOCK, &ours, &mask_before_) != 0) {
-      throw_errno("sigprocmask");
+        ::pthread_sigmask(SIG_BLOCK, &ours, &mask_before_) != 0) {
+      throw_errno("pthread_sigmask");
     }
     action.sa_handler = SIG_IGN;
     if (::sigaction(SIGPIPE, &action, nullptr) != 0) {
@@ -248,7 +248,8 @@ class Job {
       } else if (errno != EAGAIN && errno != EINTR) {
         broken = true;
         const int reason = errno;
-        say(std::string("cannot write what the ranks write: ") + std::strerror(reason));
+        say(std::string("cannot write what the ranks write: ") +
+            std::generic_category().message(reason));
         fail(reason == EPIPE ? exit_signal + SIGPIPE : 1);
       }
     }
@@ -262,9 +263,10 @@ class Job {
       }
       if (!code_) {
         const int signal = *code - exit_signal;
+        const char* const meaning = signal > 0 ? ::sigdescr_np(signal) : nullptr;
         say("rank " + std::to_string(rank) + " has ended with " + std::to_string(*code) +
-            (signal > 0 ? " (signal " + std::to_string(signal) + ", " + ::strsignal(signal) + ")"
-                        : ""));
+            (meaning != nullptr ? " (signal " + std::to_string(signal) + ", " + meaning + ")"
+                                : ""));
       }
       fail(*code);
     }

@@ -55,7 +55,7 @@ void become(const Arguments& command,
   struct sigaction ordinary{};
   ordinary.sa_handler = SIG_DFL;
   if (::sigaction(SIGPIPE, &ordinary, nullptr) != 0 ||
-      ::sigprocmask(SIG_SETMASK, &options.signal_mask, nullptr) != 0) {
+      ::pthread_sigmask(SIG_SETMASK, &options.signal_mask, nullptr) != 0) {
     return;
   }
   ::execvpe(command.pointers[0], command.pointers.data(), variables.pointers.data());

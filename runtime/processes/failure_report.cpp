@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cerrno>
 #include <fstream>
+#include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,15 +18,16 @@ namespace {
 
 constexpr std::array<const char*, channel_count> channel_names{"gather", "reduce"};
 
-/// The enumerator of that name: `name_of` gives the name of each, up to `last`.
+/// The enumerator of that name: `name_of` gives the name of each, up to `last`. Throws if there is
+/// none.
 template <class Enum, class NameOf>
-std::optional<Enum> named(const Json& name, Enum last, NameOf name_of) {
+Enum named(const Json& name, Enum last, NameOf name_of) {
   for (int index = 0; index <= static_cast<int>(last); ++index) {
     if (name == name_of(static_cast<Enum>(index))) {
       return static_cast<Enum>(index);
     }
   }
-  return std::nullopt;
+  throw std::invalid_argument(name.dump());
 }
 
 const char* name_of_channel(Channel channel) {
@@ -56,7 +59,7 @@ Json json_of(const LaunchDump::Launch& launch) {
           {"state", launch.state}};
 }
 
-/// Throws nlohmann's exceptions, and `bad_optional_access` for an unknown name.
+/// Throws nlohmann's exceptions, and `invalid_argument` for an unknown name.
 LaunchDump::Launch launch_of(const Json& json) {
   const auto op_name = [](Collective op) { return to_string(op); };
   const auto dtype_name = [](DType dtype) { return to_string(dtype); };
@@ -64,15 +67,15 @@ LaunchDump::Launch launch_of(const Json& json) {
   LaunchDump::Launch launch;
   launch.state = json.at("state");
   launch.record.ticket = json.at("ticket");
-  launch.record.op = named(json.at("op"), Collective::barrier, op_name).value();
+  launch.record.op = named(json.at("op"), Collective::barrier, op_name);
   launch.record.runtime = json.at("runtime");
   launch.record.bucket = or_none(json.at("bucket"), no_bucket);
   launch.record.label = json.at("label");
-  launch.record.dtype = named(json.at("dtype"), DType::bf16, dtype_name).value();
+  launch.record.dtype = named(json.at("dtype"), DType::bf16, dtype_name);
   launch.record.numel = json.at("numel");
   launch.record.root = json.at("root");
-  launch.record.channel = named(json.at("channel"), Channel::reduce, name_of_channel).value();
-  launch.record.axis = named(json.at("axis"), GroupAxis::regather, axis_name).value();
+  launch.record.channel = named(json.at("channel"), Channel::reduce, name_of_channel);
+  launch.record.axis = named(json.at("axis"), GroupAxis::regather, axis_name);
   return launch;
 }
 
@@ -106,7 +109,7 @@ std::optional<LaunchDump> launch_dump(const std::string& text) {
     dump.rank = json.at("rank");
     const Json& failure = json.at("failure");
     const auto code_name = [](ErrorCode code) { return to_string(code); };
-    dump.failure.code = named(failure.at("code"), ErrorCode::internal, code_name).value();
+    dump.failure.code = named(failure.at("code"), ErrorCode::internal, code_name);
     dump.failure.text = failure.at("text");
     dump.failure.rank = or_none(failure.at("rank"), -1);
     dump.failure.ticket = or_none(failure.at("ticket"), Ticket{0});
@@ -128,9 +131,10 @@ Result<void> write_failure(const std::filesystem::path& folder, const LaunchDump
   file << to_json(dump) << '\n';
   file.close();
   if (!file) {
-    return Failure{.code = ErrorCode::storage,
-                   .text = "cannot write " + path.string() + ": " + std::strerror(errno),
-                   .rank = dump.rank};
+    return Failure{
+        .code = ErrorCode::storage,
+        .text = "cannot write " + path.string() + ": " + std::generic_category().message(errno),
+        .rank = dump.rank};
   }
   return {};
 }

@@ -6,9 +6,9 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <netdb.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace troupe {
@@ -23,7 +23,7 @@ Failure unreachable(const std::string& host, const std::string& why) {
 Result<std::string> own_end(const addrinfo& to, const std::string& host) {
   const int socket = ::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) {
-    return unreachable(host, std::strerror(errno));
+    return unreachable(host, std::generic_category().message(errno));
   }
   sockaddr_storage own{};
   socklen_t size = sizeof own;
@@ -33,7 +33,7 @@ Result<std::string> own_end(const addrinfo& to, const std::string& host) {
   ::close(socket);
   std::array<char, NI_MAXHOST> text{};
   if (!found) {
-    return unreachable(host, std::strerror(error));
+    return unreachable(host, std::generic_category().message(error));
   }
   if (const int wrong = ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(),
                                       text.size(), nullptr, 0, NI_NUMERICHOST);
@@ -47,10 +47,8 @@ Result<std::string> own_end(const addrinfo& to, const std::string& host) {
 
 std::string process_name() {
   std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) {
-    std::strcpy(host.data(), "?");
-  }
-  return "pid " + std::to_string(::getpid()) + " on " + host.data();
+  const bool known = ::gethostname(host.data(), host.size() - 1) == 0;
+  return "pid " + std::to_string(::getpid()) + " on " + (known ? host.data() : "an unnamed host");
 }
 
 bool is_loopback(const std::string& host) {
