@@ -139,6 +139,7 @@ LinkRanks::~LinkRanks() = default;
 
 Nanoseconds LinkRanks::ours(Collective op, DType dtype, int count) {
   std::vector<HostStream*> streams;
+  streams.reserve(ranks_.size());
   for (const auto& rank : ranks_) {
     streams.push_back(&rank->stream());
   }
