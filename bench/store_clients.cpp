@@ -53,6 +53,7 @@ Times join(int clients) {
   std::latch met(clients + 1);
   std::vector<Result<void>> outcomes(static_cast<std::size_t>(clients));
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<std::size_t>(clients));
   for (int i = 0; i < clients; ++i) {
     threads.emplace_back([&, i] {
       Result<void>& outcome = outcomes[static_cast<std::size_t>(i)];

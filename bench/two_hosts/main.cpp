@@ -88,6 +88,7 @@ struct Pair {
 template <class Number>
 Spread over(const std::vector<Pair>& pairs, Number number) {
   std::vector<double> values;
+  values.reserve(pairs.size());
   for (const Pair& pair : pairs) {
     values.push_back(number(pair));
   }
@@ -211,7 +212,7 @@ int run_all(const Settings& settings, const std::string& json) {
 }
 
 std::string host_of(const char* variable) {
-  const char* const value = std::getenv(variable);
+  const char* const value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): before threads
   return value == nullptr ? "127.0.0.1" : value;
 }
 
