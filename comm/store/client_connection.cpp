@@ -3,6 +3,7 @@
 #include <boost/asio/connect.hpp>
 
 #include <limits>
+#include <tuple>
 #include <utility>
 
 namespace troupe::store {
@@ -54,7 +55,7 @@ void ClientConnection::close() {
   host_ = nullptr;
   error_code ignored;
   timer_.cancel(ignored);
-  static_cast<void>(socket_.close(ignored));
+  std::ignore = socket_.close(ignored);
   if (channel_) {
     channel_->close();
   }

@@ -4,6 +4,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 
+#include <tuple>
 #include <utility>
 
 namespace troupe::store {
@@ -22,16 +23,16 @@ FrameChannel::FrameChannel(asio::ip::tcp::socket socket, IoThread& io, std::size
 void FrameChannel::start(Receiver& receiver) {
   receiver_ = &receiver;
   error_code error;
-  static_cast<void>(socket_.non_blocking(true, error));
-  static_cast<void>(socket_.set_option(asio::ip::tcp::no_delay(true),
-                                       error));  // requests are short and waited for
+  std::ignore = socket_.non_blocking(true, error);
+  // Requests are short and waited for.
+  std::ignore = socket_.set_option(asio::ip::tcp::no_delay(true), error);
   read();
 }
 
 void FrameChannel::close() {
   receiver_ = nullptr;
   error_code ignored;
-  static_cast<void>(socket_.close(ignored));
+  std::ignore = socket_.close(ignored);
 }
 
 void FrameChannel::fail(const std::string& why) {

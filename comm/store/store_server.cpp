@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace troupe {
@@ -63,16 +64,16 @@ class Server final : public StoreServer, public ServerConnection::Host {
                      "beyond loopback a store needs a secret");
     }
     // In this order; the first that fails says why.
-    static_cast<void>(acceptor_.open(endpoint.protocol(), error));
+    std::ignore = acceptor_.open(endpoint.protocol(), error);
     if (!error) {
       store::close_on_exec(acceptor_.native_handle());
-      static_cast<void>(acceptor_.set_option(tcp::acceptor::reuse_address(true), error));
+      std::ignore = acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     }
     if (!error) {
-      static_cast<void>(acceptor_.bind(endpoint, error));
+      std::ignore = acceptor_.bind(endpoint, error);
     }
     if (!error) {
-      static_cast<void>(acceptor_.listen(backlog, error));
+      std::ignore = acceptor_.listen(backlog, error);
     }
     if (!error) {
       address_ = {endpoint.address().to_string(), acceptor_.local_endpoint(error).port()};
@@ -90,7 +91,7 @@ class Server final : public StoreServer, public ServerConnection::Host {
     std::promise<void> closed;
     asio::post(io_.context(), [&] {
       error_code ignored;
-      static_cast<void>(acceptor_.close(ignored));
+      std::ignore = acceptor_.close(ignored);
       accept_again_.cancel(ignored);
       closed.set_value();
     });
