@@ -40,7 +40,9 @@ struct WorldOptions {
   /// Receives a text when a rank fails: the error and its last launches. Not set: the log
   /// (spdlog's default logger, level error).
   std::function<void(const std::string&)> on_failure{};
-  /// Receives a text when a choice of options costs speed. Not set: the log, level warning.
+  /// Receives a text when a choice of options costs speed and, in the process that serves the
+  /// store, when that ends or loses a connection, on a thread of its own: must not block. Not set:
+  /// the log, level warning.
   std::function<void(const std::string&)> on_warning{};
   /// Called for every collective as it is launched, with its rank; on the rank's comm thread.
   std::function<void(int rank, const LaunchRecord&)> on_launch{};
@@ -117,9 +119,9 @@ class World {
   void all_gather(std::span<const float> own, std::span<float> all);
   void barrier();
 
-  /// Whether any rank's process was asked to end (SIGTERM, which `Joined::run` takes meanwhile):
-  /// the same answer on every rank. A trainer asks between steps, saves, and returns. A collective
-  /// like the others.
+  /// Whether any rank's process was asked to end (SIGTERM, which `Joined::run` takes once all ranks
+  /// have joined): the same answer on every rank. A trainer asks between steps, saves, and returns.
+  /// A collective like the others.
   bool stop_requested();
 
   RankContext& context() { return context_; }

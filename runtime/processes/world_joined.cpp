@@ -23,6 +23,9 @@ constexpr int processes_max = 65536;
 /// A store that is gone is looked for no longer: without it nobody hears of the others.
 constexpr std::chrono::seconds reconnect_limit{3};
 
+/// So many of the connections that the store ends or loses, the trainer hears of.
+constexpr int disconnections_told = 20;
+
 /// Brings the world's failures to the rank's actors, from when these exist until they end.
 class FailureRelay {
  public:
@@ -72,6 +75,7 @@ void run_alone(const WorldOptions& options, const std::function<void(World&)>& b
   environment.stop_wished = &StopSignal::came;
   const std::shared_ptr<Waiter> waiter = environment.waiter;
   {
+    const StopSignal stop;
     RankContext context(std::move(environment));
     context.run(body);
   }
@@ -80,7 +84,18 @@ void run_alone(const WorldOptions& options, const std::function<void(World&)>& b
   }
 }
 
-std::unique_ptr<StoreServer> serve_store(const JoinOptions& join) {
+/// A failure in the trainer's code that receives texts cannot stop what goes on.
+template <class F>
+void quietly(F f) {
+  try {
+    f();
+  } catch (...) {
+    return;
+  }
+}
+
+std::unique_ptr<StoreServer> serve_store(const JoinOptions& join,
+                                         std::function<void(const std::string&)> warn) {
   if (join.rank != 0 || join.external_store) {
     return nullptr;
   }
@@ -89,6 +104,17 @@ std::unique_ptr<StoreServer> serve_store(const JoinOptions& join) {
   StoreServerOptions options;
   options.listen = {host, join.store_port};
   options.secret = join.secret;
+  // A rank with the wrong secret may be unable to say so itself; but no stranger fills the log.
+  options.on_disconnect = [warn = std::move(warn),
+                           left = disconnections_told](const std::string& who_and_why) mutable {
+    if (left > 0) {
+      --left;
+      quietly([&] {
+        warn("the store has lost " + who_and_why +
+             (left == 0 ? " (it tells of no more that it loses)" : ""));
+      });
+    }
+  };
   return value_or_throw(StoreServer::start(std::move(options)));
 }
 
@@ -128,16 +154,6 @@ void log_summary(const std::function<void(const std::string&)>& log,
   log("the world failed: " + summarize(dumps, world_size));
 }
 
-/// A failure in the trainer's code that receives texts cannot stop the failure on its way.
-template <class F>
-void quietly(F f) {
-  try {
-    f();
-  } catch (...) {
-    return;
-  }
-}
-
 }  // namespace
 
 World::Joined World::join(JoinOptions join, WorldOptions options) {
@@ -169,13 +185,16 @@ World::Joined World::join(WorldOptions options) {
 }
 
 void World::Joined::run(const std::function<void(World&)>& body) const {
-  const StopSignal stop;
   if (join_.world_size == 1) {
     run_alone(options_, body);
     return;
   }
   const std::string name = process_name();
-  const std::unique_ptr<StoreServer> server = serve_store(join_);
+  RankEnvironment environment =
+      environment_of(join_.rank, options_, choose_poll(options_, join_.world_size));
+  const std::shared_ptr<Waiter> waiter = environment.waiter;
+  const auto log = environment.log;
+  const std::unique_ptr<StoreServer> server = serve_store(join_, environment.warn);
   TcpStoreOptions client;
   client.server = {join_.store_host, join_.store_port};
   client.secret = join_.secret;
@@ -185,10 +204,6 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
       connect_tcp_store(std::move(client), Clock::steady().now() + join_.join_timeout));
   const std::unique_ptr<GroupTransport> transport = make_transport(join_, options_, *store);
 
-  RankEnvironment environment =
-      environment_of(join_.rank, options_, choose_poll(options_, join_.world_size));
-  const std::shared_ptr<Waiter> waiter = environment.waiter;
-  const auto log = environment.log;
   ActorSystem actors;
   FailureRelay relay;
   ProcessWorldOptions how;
@@ -209,6 +224,7 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
     quietly([&] { log_summary(log, accounts, size); });
   };
   ProcessWorld world(std::move(how), *store, *transport);
+  const StopSignal stop;  // until here nobody could act on the wish: SIGTERM ends the process
 
   environment.actors = &actors;
   environment.fabric = &world;

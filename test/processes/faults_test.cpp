@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace troupe::test {
@@ -128,6 +129,33 @@ TEST_CASE("a rank that comes late to a world that has failed hears why") {
   world.start();
   const auto ends = world.wait(limit);
   check_others(ends, {.culprit = 2, .ticket = false, .code = "bad configuration"});
+}
+
+TEST_CASE("ranks that wait for another one end at once when they are asked to") {
+  FaultWorld world(3);
+  world.start_by(2, {"/bin/sh", "-c", "sleep 1000", "sh"});
+  world.start();
+  std::this_thread::sleep_for(seconds{1});
+  for (const int rank : {1, 0}) {
+    world.process(rank).signal(SIGTERM);
+  }
+  for (const int rank : {1, 0}) {
+    CAPTURE(rank);
+    CHECK(world.process(rank).wait(seconds{5}) == -SIGTERM);
+  }
+}
+
+TEST_CASE("a rank with another secret does not get in, and rank 0 tells of it") {
+  FaultWorld world(2);
+  world.set(1, "TROUPE_SECRET", "of another job");
+  world.start();
+  CHECK(world.process(1).wait(seconds{20}) == 1);
+  CHECK(world.process(1).err().find("the job's secret is another one") != std::string::npos);
+  CHECK(becomes_true([&] {
+    const std::string out = world.process(0).out();
+    return out.find("the store has lost client 127.0.0.1") != std::string::npos &&
+           out.find(": the job's secret is another one") != std::string::npos;
+  }));
 }
 
 TEST_CASE("a rank that was told another world size does not get in") {
