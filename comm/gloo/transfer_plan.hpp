@@ -3,9 +3,8 @@
 ///
 /// [Note: how collectives move] W ranks, each buffer cut in blocks, each block in segments:
 ///
-///     all_gather      a ring: each rank passes on to its right what comes from its left, segment
-///     by
-///                     segment; (W - 1) blocks in and out
+///     all_gather      a ring: each rank passes on to its right what comes from its left,
+///                     segment by segment; (W - 1) blocks in and out
 ///     reduce_scatter  in rank order: each rank receives its own block from every other rank and
 ///                     sums; ring: partial sums go around, each rank adds its own;
 ///                     either way (W - 1) blocks in and out
