@@ -41,7 +41,7 @@ struct WorldOptions {
   /// (spdlog's default logger, level error).
   std::function<void(const std::string&)> on_failure{};
   /// Receives a text when a choice of options costs speed and, in the process that serves the
-  /// store, when that ends or loses a connection, on a thread of its own: must not block. Not set:
+  /// store, when that refuses or loses a client, on a thread of its own: must not block. Not set:
   /// the log, level warning.
   std::function<void(const std::string&)> on_warning{};
   /// Called for every collective as it is launched, with its rank; on the rank's comm thread.

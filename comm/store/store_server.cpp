@@ -173,12 +173,7 @@ class Server final : public StoreServer, public ServerConnection::Host {
   }
 
   void ended(ServerConnection& connection, const std::string& why) override {
-    const auto serial = serials_.find(&connection);
-    const auto found = connections_.find(serial->second);
-    // The connection may be the caller: it is destroyed when that has returned.
-    asio::post(io_.context(), [keep = std::move(found->second)] {});
-    connections_.erase(found);
-    serials_.erase(serial);
+    const auto keep = forget(connection);
     if (const auto session = by_session_.find(connection.session());
         session != by_session_.end() && session->second == &connection) {
       by_session_.erase(session);
@@ -188,6 +183,17 @@ class Server final : public StoreServer, public ServerConnection::Host {
       options_.on_disconnect("client " + connection.client() + ": " + why);
     }
     deliver();
+  }
+
+  /// The connection may be the caller: it lives until that has returned.
+  std::shared_ptr<ServerConnection> forget(ServerConnection& connection) {
+    const auto serial = serials_.find(&connection);
+    const auto found = connections_.find(serial->second);
+    auto connected = std::move(found->second);
+    connections_.erase(found);
+    serials_.erase(serial);
+    asio::post(io_.context(), [connected] {});
+    return connected;
   }
 
   // ---- requests
@@ -204,9 +210,8 @@ class Server final : public StoreServer, public ServerConnection::Host {
   void goodbye(ServerConnection& connection) override {
     state_.end(connection.session());
     by_session_.erase(connection.session());
-    const auto keep = connections_.at(serials_.at(&connection));
-    keep->close();
-    ended(connection, "it said goodbye");
+    forget(connection)->close();
+    deliver();
   }
 
   // Sends the answers that there are, and sees to it that time passes for the state.

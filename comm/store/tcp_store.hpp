@@ -29,7 +29,8 @@ struct StoreServerOptions {
   /// A client that gives no sign of life for so long is disconnected, and so is one that takes
   /// nothing of what is sent to it. It may come back.
   Duration idle_limit = std::chrono::seconds{60};
-  /// Told whose connection has ended and why, on the server's thread. Must not block.
+  /// Told whose connection has ended without a goodbye, and why, on the server's thread. Must not
+  /// block.
   std::function<void(const std::string&)> on_disconnect{};
 };
 

@@ -23,7 +23,7 @@ constexpr int processes_max = 65536;
 /// A store that is gone is looked for no longer: without it nobody hears of the others.
 constexpr std::chrono::seconds reconnect_limit{3};
 
-/// So many of the connections that the store ends or loses, the trainer hears of.
+/// So many of the clients that the store refuses or loses, the trainer hears of.
 constexpr int disconnections_told = 20;
 
 /// Brings the world's failures to the rank's actors, from when these exist until they end.

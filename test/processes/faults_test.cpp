@@ -48,6 +48,7 @@ TEST_CASE("a world without a fault ends well, also when a rank is late") {
       CHECK(end.status == 0);
       CHECK(end.out.find("step 4 sum ") != std::string::npos);
       CHECK(end.err == "");
+      CHECK(end.out.find("[warning]") == std::string::npos);
     }
   }
 }
