@@ -103,27 +103,33 @@ std::vector<Cell> row(const std::string& name,
   const auto bound = [&](const Pair& pair) {
     return bound_ns(pair.alone, pair.numbers, settings.link_mbit, settings.config.layers);
   };
-  return {name,
-          over(pairs, [&](const Pair& pair) { return pair.alone.step_ns / communication_ns; }),
-          over(pairs, [](const Pair& pair) { return pair.alone.step_ns * 1e-6; }),
-          over(pairs, [](const Pair& pair) { return pair.numbers.step_ns * 1e-6; }),
-          over(pairs, [&](const Pair& pair) { return bound(pair) * 1e-6; }),
-          over(pairs, [&](const Pair& pair) { return pair.numbers.step_ns / bound(pair); }),
-          over(pairs,
-               [](const Pair& pair) {
-                 return 100 * (pair.numbers.step_ns - pair.alone.step_ns) / pair.numbers.step_ns;
-               }),
-          over(pairs,
-               [&](const Pair& pair) {
-                 return mbit(pair.numbers.gathered_bytes + pair.numbers.reduced_bytes,
-                             pair.numbers.step_ns);
-               }),
-          over(pairs,
-               [&](const Pair& pair) {
-                 return 100 * mbit(pair.numbers.wire_bytes, pair.numbers.step_ns) /
-                        settings.link_mbit;
-               }),
-          over(pairs, [](const Pair& pair) { return pair.numbers.communication_cpu_ns * 1e-6; })};
+  return {
+      name,
+      over(pairs, [&](const Pair& pair) { return pair.alone.step_ns / communication_ns; }),
+      over(pairs, [](const Pair& pair) { return pair.alone.step_ns * 1e-6; }),
+      over(pairs, [](const Pair& pair) { return pair.numbers.step_ns * 1e-6; }),
+      over(pairs, [&](const Pair& pair) { return bound(pair) * 1e-6; }),
+      over(pairs, [&](const Pair& pair) { return pair.numbers.step_ns / bound(pair); }),
+      over(pairs,
+           [](const Pair& pair) {
+             return 100 * (pair.numbers.step_ns - pair.alone.step_ns) / pair.numbers.step_ns;
+           }),
+      over(pairs,
+           [](const Pair& pair) {
+             const RankNumbers& numbers = pair.numbers;
+             return 100 *
+                    (1 - (numbers.trainer_cpu_ns + numbers.communication_cpu_ns) / numbers.step_ns);
+           }),
+      over(pairs,
+           [&](const Pair& pair) {
+             return mbit(pair.numbers.gathered_bytes + pair.numbers.reduced_bytes,
+                         pair.numbers.step_ns);
+           }),
+      over(pairs,
+           [&](const Pair& pair) {
+             return 100 * mbit(pair.numbers.wire_bytes, pair.numbers.step_ns) / settings.link_mbit;
+           }),
+      over(pairs, [](const Pair& pair) { return pair.numbers.communication_cpu_ns * 1e-6; })};
 }
 
 void add_rows(Table& table, const Settings& settings, double ratio, double communication_ns) {
@@ -155,6 +161,7 @@ Table measured(const Settings& settings) {
                   {"bound_ms", 1},
                   {"step_per_bound", 3},
                   {"exposed_percent", 1},
+                  {"idle_percent", 1},
                   {"goodput_mbit", 1},
                   {"link_percent", 1},
                   {"comm_cpu_ms", 1}},
@@ -166,7 +173,9 @@ Table measured(const Settings& settings) {
           "95.6 % of the rate, which is what TCP leaves of full Ethernet frames.",
           "bound: max(forward, gathers) + max(backward, gathers and reduces) + the last reduce + "
           "what "
-          "else a step computes. exposed: (step - compute) / step.",
+          "else a step computes. exposed: (step - compute) / step. idle: of the step, what the "
+          "rank's "
+          "one core had nothing to do in: exposed, without the processor time of communication.",
           "goodput: payload that a rank sends, per time of a whole step; link: all bytes that its "
           "queue to the link has let through, headers included, of the rate.",
           "comm_cpu: processor time of all threads but the trainer's in a step, the kernel's work "

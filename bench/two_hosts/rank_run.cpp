@@ -94,6 +94,7 @@ RankNumbers measure(World& world, const RankRun& run, const gpt::Corpus& corpus)
           .reduced_bytes = bytes_of(report, Collective::reduce_scatter) * others / world.size(),
           .wire_bytes = each(end.wire_bytes - begin.wire_bytes),
           .communication_cpu_ns = each(static_cast<double>(end.cpu - begin.cpu - trainer_cpu)),
+          .trainer_cpu_ns = each(static_cast<double>(trainer_cpu)),
           .steps = steps};
 }
 

@@ -20,6 +20,7 @@ struct RankNumbers {
   double wire_bytes = 0;  ///< what its queue to the link has let through, headers included
   /// Processor time of all threads but the trainer's, in the kernel too: what communication costs.
   double communication_cpu_ns = 0;
+  double trainer_cpu_ns = 0;
   std::int64_t steps = 0;
 };
 
