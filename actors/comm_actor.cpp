@@ -36,8 +36,8 @@ std::string to_string(const LaunchRecord& record) {
 }
 
 std::string to_string(const LaunchDump& dump) {
-  std::string text =
-      "rank " + std::to_string(dump.rank) + " failed: " + dump.failure.text + "\n  last launches:";
+  std::string text = "as rank " + std::to_string(dump.rank) + " saw it: " + dump.failure.text +
+                     "\n  last launches:";
   for (const LaunchDump::Launch& launch : dump.launches) {
     text += "\n  " + to_string(launch.record) + " (" + launch.state + ")";
   }

@@ -185,7 +185,9 @@ class Reader {
       return;  // serves itself, at any port
     }
     const auto host = text("MASTER_ADDR");
-    join.store_host = host ? *host : host_of_first_rank(launcher);
+    // torchrun --standalone gives the host's own name, with which the store would need a secret.
+    const bool private_to_host = host && all_on_this_host(launcher) && !has_secret();
+    join.store_host = host && !private_to_host ? *host : host_of_first_rank(launcher);
     const auto port = number("MASTER_PORT", 1, 65535);
     join.store_port = static_cast<std::uint16_t>(port ? *port : port_of_job(launcher));
     if (port && launcher_is_torch_agent(launcher)) {
@@ -220,9 +222,15 @@ class Reader {
         parsed("TROUPE_STORE", store, std::string_view(store).substr(colon + 1), 1, 65535));
   }
 
+  bool all_on_this_host(const Launcher& launcher) const {
+    return local_size(launcher) == rank_and_size(launcher).second ||
+           (&launcher == &slurm && text("SLURM_STEP_NUM_NODES") == "1");
+  }
+
+  bool has_secret() const { return has("TROUPE_SECRET") || has("TROUPE_SECRET_FILE"); }
+
   std::string host_of_first_rank(const Launcher& launcher) const {
-    if (local_size(launcher) == rank_and_size(launcher).second ||
-        (&launcher == &slurm && text("SLURM_STEP_NUM_NODES") == "1")) {
+    if (all_on_this_host(launcher)) {
       return "127.0.0.1";
     }
     if (&launcher == &slurm) {

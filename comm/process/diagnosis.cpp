@@ -59,7 +59,7 @@ Failure mismatch(const Suspicion& suspicion) {
                    (suspicion.text.empty() ? "" : ", actual " + suspicion.text));
 }
 
-/// A rank has died: the lowest rank that waits for it says in what.
+/// A rank is gone: the lowest rank that waits for it says in what.
 Failure death(const Inquest& inquest, int rank, const std::string& text) {
   const auto waits = [rank](const LoggedCall& call, const std::string& why) {
     return about(call, ErrorCode::peer_failed, rank, describe(call.view()) + " cannot end: " + why);

@@ -6,7 +6,7 @@
 ///     seen                                       failure
 ///     a rank dropped a collective                peer_failed: that rank, with its stream's text
 ///     a peer has brought another call            mismatch, as `compare_calls` says
-///     a rank has died                            peer_failed: that rank, and who waits for it
+///     a rank is gone                             peer_failed: that rank, and who waits for it
 ///     calls of one turn differ                   mismatch, as `compare_calls` says
 ///     a rank awaited has left the world          peer_failed: that rank, and why it has left
 ///     a deadline has passed                      timeout: the ranks awaited, and how far they are
@@ -34,7 +34,7 @@ struct Inquest {
   std::map<int, DepartedEvent> departed;
 };
 
-/// There is a suspicion, or a rank has died.
+/// There is a suspicion, or a rank is gone.
 Failure diagnose(const Inquest& inquest);
 
 /// A collective that waits for a rank which launches nothing any more: of those that have departed

@@ -48,6 +48,10 @@ struct ProcessWorldOptions {
   int store_rank = 0;
   /// How long the ranks are waited for at the start.
   Duration join_timeout = std::chrono::minutes{5};
+  /// After so long `on_waiting` is told, once, for whom this rank waits at the start; on its
+  /// thread.
+  Duration patience = std::chrono::seconds{10};
+  std::function<void(const std::string&)> on_waiting{};
   /// Of collectives and meetings.
   Duration timeout = std::chrono::minutes{10};
   /// A rank that gives no sign of life for so long has failed.

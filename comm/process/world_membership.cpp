@@ -29,7 +29,7 @@ void ProcessWorld::join() {
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_limit).count();
   const DiedEvent will{options_.rank, "rank " + std::to_string(options_.rank) + " (" +
                                           options_.name +
-                                          ") has died: its connection to the store ended, or it "
+                                          ") is gone: its connection to the store ended, or it "
                                           "gave no sign of life for " +
                                           std::to_string(silence_ms) + " ms"};
   const auto left = store_.leave_will(WorldLog::name, encode(will), options_.silence_limit,
@@ -42,9 +42,15 @@ void ProcessWorld::join() {
   const auto settled = [this](const WorldHistory& history) {
     return history.all_joined() || failed_.load();
   };
+  const auto not_joined = [this] {
+    return log_.of_history([](const WorldHistory& history) { return history.not_joined(); });
+  };
+  if (!log_.wait(settled, std::min(deadline, began + options_.patience)) && options_.on_waiting) {
+    options_.on_waiting("rank " + std::to_string(options_.rank) + " waits for " +
+                        describe_ranks(not_joined()) + " to join the world");
+  }
   if (!log_.wait(settled, deadline)) {
-    const std::vector<int> missing =
-        log_.of_history([](const WorldHistory& history) { return history.not_joined(); });
+    const std::vector<int> missing = not_joined();
     log_.say(FailedEvent{0,
                          {.code = ErrorCode::timeout,
                           .text = "rank " + std::to_string(options_.rank) + " waited " +

@@ -126,8 +126,7 @@ void ClientConnection::tick() {
   const auto now = Clock::steady().now();
   if (stage_ != Stage::open) {
     if (began_ + attempt_limit_ <= now) {
-      end(stage_ == Stage::connecting ? "no connection in time" : "no answer to the handshake",
-          false);
+      end(stage_ == Stage::connecting ? "no answer" : "no answer to the handshake", false);
     }
     return;
   }

@@ -13,7 +13,7 @@
 namespace troupe::store {
 
 /// A program that the trainer starts does not get this descriptor. It would keep a connection open
-/// when its rank has died.
+/// when its rank is gone.
 void close_on_exec(int descriptor);
 
 class IoThread {

@@ -14,7 +14,7 @@ constexpr int ranks_max = 256;
 constexpr int grace_seconds_max = 24 * 60 * 60;
 
 constexpr std::string_view help =
-    "Usage: troupe-run -n RANKS [--grace SECONDS] [--] PROGRAM [ARGUMENT...]\n"
+    "Usage: troupe-run -n RANKS [--settle SECONDS] [--grace SECONDS] [--] PROGRAM [ARGUMENT...]\n"
     "\n"
     "Runs PROGRAM RANKS times on this host, as the ranks of one world, and tells each which rank "
     "it\n"
@@ -24,8 +24,10 @@ constexpr std::string_view help =
     "input is empty. SIGINT, SIGTERM and SIGHUP are passed on to all.\n"
     "\n"
     "  -n RANKS         from 1 to 256\n"
-    "  --grace SECONDS  when a rank fails, the others are sent SIGTERM, and SIGKILL so much later\n"
-    "                   (10)\n"
+    "  --settle SECONDS when a rank fails, the others have so long to end by themselves, and to "
+    "say\n"
+    "                   why (3)\n"
+    "  --grace SECONDS  then they are sent SIGTERM, and SIGKILL so much later (10)\n"
     "  --help           this\n"
     "\n"
     "Exit code: 0 if that of all ranks is, else that of the first one that failed, or 128 + the\n"
@@ -57,7 +59,7 @@ std::variant<JobOptions, Refusal> parse_command_line(std::span<const char* const
     if (option == "--help" || option == "-h") {
       return Refusal{0, std::string(help)};
     }
-    if (option != "-n" && option != "--grace") {
+    if (option != "-n" && option != "--settle" && option != "--grace") {
       return refusal("there is no option " + std::string(option));
     }
     if (next == arguments.size()) {
@@ -74,6 +76,8 @@ std::variant<JobOptions, Refusal> parse_command_line(std::span<const char* const
     }
     if (option == "-n") {
       ranks = given;
+    } else if (option == "--settle") {
+      options.settle = std::chrono::seconds{*given};
     } else {
       options.grace = std::chrono::seconds{*given};
     }

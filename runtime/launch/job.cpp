@@ -192,7 +192,7 @@ class Job {
   void wait(std::vector<pollfd>& ready, std::optional<Clock::time_point> end = std::nullopt) {
     ready.push_back({signals_.descriptor(), POLLIN, 0});
     int wait_ms = -1;
-    if (const auto until = kill_at_ ? kill_at_ : end) {
+    if (const auto until = end_at_ ? end_at_ : end) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now());
       wait_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
     }
@@ -207,9 +207,10 @@ class Job {
         signal_all(*number);
       }
     }
-    if (kill_at_ && Clock::now() >= *kill_at_) {
-      kill_at_.reset();
-      signal_all(SIGKILL);
+    if (end_at_ && Clock::now() >= *end_at_) {
+      signal_all(asked_ ? SIGKILL : SIGTERM);
+      end_at_ = asked_ ? std::nullopt : std::optional(Clock::now() + options_.grace);
+      asked_ = true;
     }
   }
 
@@ -250,34 +251,46 @@ class Job {
         const int reason = errno;
         say(std::string("cannot write what the ranks write: ") +
             std::generic_category().message(reason));
-        fail(reason == EPIPE ? exit_signal + SIGPIPE : 1);
+        fail(reason == EPIPE ? exit_signal + SIGPIPE : 1, {});
       }
     }
   }
 
   void reap() {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      const std::optional<int> code = processes_[rank]->reap();
-      if (!code || *code == 0) {
+      const std::optional<ProcessEnd> end = processes_[rank]->reap();
+      if (!end) {
         continue;
       }
-      if (!code_) {
-        const int signal = *code - exit_signal;
-        const char* const meaning = signal > 0 ? ::sigdescr_np(signal) : nullptr;
-        say("rank " + std::to_string(rank) + " has ended with " + std::to_string(*code) +
-            (meaning != nullptr ? " (signal " + std::to_string(signal) + ", " + meaning + ")"
-                                : ""));
+      if (end->code == 0) {
+        ended_well_.push_back(static_cast<int>(rank));
+      } else if (!code_) {
+        say(text_of(static_cast<int>(rank), *end));
+        fail(end->code, options_.settle);
       }
-      fail(*code);
     }
   }
 
-  /// The first failure asks all others to end.
-  void fail(int code) {
+  /// A rank that has ended well while others go on may be what these fail for.
+  std::string text_of(int rank, const ProcessEnd& end) const {
+    std::string text =
+        "rank " + std::to_string(rank) + " has ended with " + std::to_string(end.code);
+    if (end.signal != 0) {
+      const char* const meaning = ::sigdescr_np(end.signal);
+      text += " (signal " + std::to_string(end.signal) +
+              (meaning != nullptr ? std::string(", ") + meaning : "") + ")";
+    }
+    for (std::size_t i = 0; i < ended_well_.size(); ++i) {
+      text += (i == 0 ? ", after rank " : ", ") + std::to_string(ended_well_[i]);
+    }
+    return text + (ended_well_.empty() ? "" : " had ended with 0");
+  }
+
+  /// The first failure ends all others, `settle` later.
+  void fail(int code, std::chrono::milliseconds settle) {
     if (!code_) {
       code_ = code;
-      kill_at_ = Clock::now() + options_.grace;
-      signal_all(SIGTERM);
+      end_at_ = Clock::now() + settle;
     }
   }
   void signal_all(int number) const {
@@ -297,8 +310,10 @@ class Job {
   std::string said_;  // still to be written
   bool output_broken_ = false;
   bool errors_broken_ = false;
-  std::optional<int> code_;                   // of the first failure
-  std::optional<Clock::time_point> kill_at_;  // what still runs then
+  std::optional<int> code_;  // of the first failure
+  std::vector<int> ended_well_;
+  std::optional<Clock::time_point> end_at_;  // what still runs then is asked to end, then killed
+  bool asked_ = false;
 };
 
 }  // namespace

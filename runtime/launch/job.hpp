@@ -11,7 +11,9 @@ namespace troupe::launch {
 struct JobOptions {
   int ranks = 1;
   std::vector<std::string> command;  ///< the program of each rank, and its arguments
-  /// When a rank has failed the others are asked to end (SIGTERM), and killed so much later.
+  /// When a rank has failed the others have so long to end by themselves, and to say why.
+  std::chrono::milliseconds settle = std::chrono::seconds{3};
+  /// Then they are asked to end (SIGTERM), and killed so much later.
   std::chrono::milliseconds grace = std::chrono::seconds{10};
 };
 

@@ -122,7 +122,7 @@ void RankProcess::signal(int number) const {
   }
 }
 
-std::optional<int> RankProcess::reap() {
+std::optional<ProcessEnd> RankProcess::reap() {
   siginfo_t info{};
   // It stays a zombie for now, so that nobody else can get its number.
   if (!running() ||
@@ -134,7 +134,8 @@ std::optional<int> RankProcess::reap() {
   while (::waitpid(id_, nullptr, 0) < 0 && errno == EINTR) {
   }
   id_ = -1;
-  return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  return info.si_code == CLD_EXITED ? ProcessEnd{info.si_status, 0}
+                                    : ProcessEnd{128 + info.si_status, info.si_status};
 }
 
 }  // namespace troupe::launch

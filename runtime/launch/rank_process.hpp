@@ -19,6 +19,12 @@ namespace troupe::launch {
 
 using Variables = std::map<std::string, std::string>;
 
+/// How a process has ended.
+struct ProcessEnd {
+  int code = 0;    ///< its exit code, or 128 + the signal
+  int signal = 0;  ///< that ended it; 0: none
+};
+
 struct ProcessOptions {
   std::vector<std::string> command;  ///< program, looked for in PATH, and arguments
   Variables variables;               ///< all that it sees
@@ -38,9 +44,9 @@ class RankProcess {
   bool running() const { return id_ > 0; }
   /// To the process and its group, as long as it runs.
   void signal(int number) const;
-  /// Its exit code, or 128 + the signal that ended it, if it has ended since the last call; what it
-  /// has left running in its group is killed then.
-  std::optional<int> reap();
+  /// If it has ended since the last call: how; what it has left running in its group is killed
+  /// then.
+  std::optional<ProcessEnd> reap();
 
   /// Where its output and its errors can be read, without blocking. Closed by the reader, at the
   /// end.

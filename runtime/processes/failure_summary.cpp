@@ -91,7 +91,15 @@ std::string missed(const Dumps& dumps, const Ticketed& seen) {
   return text;
 }
 
-std::string where(const Dumps& dumps) {
+/// Where ranks that have told nothing may be what the others wait for, one that lacks a launch is
+/// not at fault: it waits in the one before.
+std::string waited(Ticket ticket, const Ticketed& seen) {
+  const auto& [record, ranks] = seen.launches.front();
+  return "all have launched the same up to ticket " + std::to_string(ticket - 1) + ", and " +
+         describe_ranks(ranks) + " also " + to_string(*record);
+}
+
+std::string where(const Dumps& dumps, bool all_told) {
   const Range range = tickets(dumps);
   std::string first_not_ended;
   for (Ticket ticket = range.first; ticket <= range.last; ++ticket) {
@@ -100,7 +108,7 @@ std::string where(const Dumps& dumps) {
       return parted(seen);
     }
     if (!seen.missing.empty()) {
-      return missed(dumps, seen);
+      return all_told ? missed(dumps, seen) : waited(ticket, seen) + first_not_ended;
     }
     if (!seen.not_ended.empty() && first_not_ended.empty()) {
       first_not_ended = "; the first that has not ended is " +
@@ -122,8 +130,9 @@ std::string summarize(const Dumps& dumps, int world_size) {
   if (heard.empty()) {
     return "no rank has told what it launched";
   }
-  return "of " + describe_ranks(heard) + ", " + where(dumps) +
-         (unheard.empty() ? "" : "; nothing was heard of " + describe_ranks(unheard));
+  const std::string gone =
+      unheard.empty() ? "" : "nothing was heard of " + describe_ranks(unheard) + "; ";
+  return gone + "of " + describe_ranks(heard) + ", " + where(dumps, unheard.empty());
 }
 
 }  // namespace troupe

@@ -11,7 +11,10 @@
 #include "troupe/comm/gloo/gloo_transport.hpp"
 #endif
 
+#include <algorithm>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 namespace troupe {
@@ -19,6 +22,9 @@ namespace troupe {
 namespace {
 
 constexpr int processes_max = 65536;
+
+/// Who waits for others so long says so, once.
+constexpr std::chrono::seconds patience{10};
 
 /// A store that is gone is looked for no longer: without it nobody hears of the others.
 constexpr std::chrono::seconds reconnect_limit{3};
@@ -118,6 +124,30 @@ std::unique_ptr<StoreServer> serve_store(const JoinOptions& join,
   return value_or_throw(StoreServer::start(std::move(options)));
 }
 
+Result<std::unique_ptr<Store>> connect_patiently(
+    const TcpStoreOptions& client,
+    Duration timeout,
+    const std::function<void(const std::string&)>& warn) {
+  const TimePoint began = Clock::steady().now();
+  const TimePoint deadline = began + timeout;
+  const TimePoint early = began + std::min<Duration>(timeout, patience);
+  auto store = connect_tcp_store(client, early);
+  if (store || early == deadline || Clock::steady().now() < early) {
+    return store;
+  }
+  quietly([&] { warn(client.name + " goes on waiting: " + store.failure().text); });
+  return connect_tcp_store(client, deadline);
+}
+
+void make_failure_directory(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error) {
+    throw Error({.code = ErrorCode::bad_configuration,
+                 .text = "JoinOptions::failure_directory (TROUPE_FAILURE_DIR) is " + folder +
+                         ", which cannot be made: " + error.message()});
+  }
+}
+
 std::unique_ptr<GroupTransport> make_transport(const JoinOptions& join,
                                                const WorldOptions& options,
                                                Store& store) {
@@ -172,6 +202,11 @@ World::Joined World::join(JoinOptions join, WorldOptions options) {
   if (join.world_size > 1 && join.store_port == 0) {
     refuse("store_port is 0; expected the port of the store, the same on all ranks");
   }
+  if (join.world_size > 1 && join.secret.empty() && !is_loopback(join.store_host)) {
+    refuse("secret is empty, but the store is at " + join.store_host +
+           ", beyond loopback; expected the job's secret, the same on all ranks (TROUPE_SECRET or "
+           "TROUPE_SECRET_FILE)");
+  }
   if (join.join_timeout <= std::chrono::milliseconds::zero() ||
       join.silence_limit <= std::chrono::milliseconds::zero()) {
     refuse("join_timeout and silence_limit are " + std::to_string(join.join_timeout.count()) +
@@ -189,6 +224,7 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
     run_alone(options_, body);
     return;
   }
+  make_failure_directory(join_.failure_directory);
   const std::string name = process_name();
   RankEnvironment environment =
       environment_of(join_.rank, options_, choose_poll(options_, join_.world_size));
@@ -200,8 +236,8 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
   client.secret = join_.secret;
   client.reconnect_limit = reconnect_limit;
   client.name = "rank " + std::to_string(join_.rank) + " (" + name + ")";
-  const std::unique_ptr<Store> store = value_or_throw(
-      connect_tcp_store(std::move(client), Clock::steady().now() + join_.join_timeout));
+  const std::unique_ptr<Store> store =
+      value_or_throw(connect_patiently(client, join_.join_timeout, environment.warn));
   const std::unique_ptr<GroupTransport> transport = make_transport(join_, options_, *store);
 
   ActorSystem actors;
@@ -214,6 +250,10 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
   how.join_timeout = join_.join_timeout;
   how.timeout = options_.timeout;
   how.silence_limit = join_.silence_limit;
+  how.patience = patience;
+  how.on_waiting = [warn = environment.warn](const std::string& text) {
+    quietly([&] { warn(text); });
+  };
   if (server != nullptr) {
     how.close_store = [&server] { server->stop_listening(); };
   }

@@ -186,10 +186,10 @@ TEST_CASE("a rank that has left is told as in a world of threads") {
   CHECK_FALSE(awaits_departed({{0, 1}, 0}, first, departed));
 }
 
-TEST_CASE("a rank that has died is named, and the collective that waits for it") {
-  const std::map<int, std::string> died{{2, "rank 2 (pid 41 on host7) has died: x"}};
+TEST_CASE("a rank that is gone is named, and the collective that waits for it") {
+  const std::map<int, std::string> died{{2, "rank 2 (pid 41 on host7) is gone: x"}};
   const std::string text =
-      "all_gather of bucket 3 'block.1' (ticket 2) cannot end: rank 2 (pid 41 on host7) has died: "
+      "all_gather of bucket 3 'block.1' (ticket 2) cannot end: rank 2 (pid 41 on host7) is gone: "
       "x";
   SUBCASE("of which a rank has told") {
     const Failure failure = decide({suspect(Kind::connection, 1, gather(2), 1)},

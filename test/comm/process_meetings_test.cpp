@@ -88,7 +88,7 @@ TEST_CASE("a rank that leaves, or dies, is not waited for") {
       CHECK(waiter->wait([&] { return place.over(1); }, Clock::steady().now() + patience));
       const auto absent = place.absent(1);
       REQUIRE(absent.left.contains(1));
-      CHECK(absent.left.at(1).find(dies ? "rank 1 (pid 101 on host7) has died"
+      CHECK(absent.left.at(1).find(dies ? "rank 1 (pid 101 on host7) is gone"
                                         : "rank 1 has left") == 0);
     });
   }

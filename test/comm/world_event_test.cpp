@@ -36,7 +36,7 @@ std::vector<WorldEvent> one_of_each_kind() {
           FailedEvent{2, failure},
           SuspectedEvent{1, suspicion},
           DepartedEvent{3, "after step 5", counts},
-          DiedEvent{2, "has died"},
+          DiedEvent{2, "is gone"},
           ArrivedEvent{0, 3, std::string("a\0b", 3)},
           AbsentEvent{1, "by an exception"},
           ClosedEvent{4, failure},
@@ -99,7 +99,7 @@ TEST_CASE("what is cut short is refused, and damage never passes for something e
 }
 
 TEST_CASE("another version is refused") {
-  std::string entry = encode(WorldEvent{DiedEvent{2, "has died"}});
+  std::string entry = encode(WorldEvent{DiedEvent{2, "is gone"}});
   entry[0] = 2;
   CHECK_FALSE(decode_event(entry));
   entry[0] = 0;

@@ -52,8 +52,8 @@ TEST_CASE("all ranks have to come, once, with the same world size") {
     CHECK(history.failure(0)->rank == 1);
   }
   SUBCASE("one that dies meanwhile") {
-    apply(history, DiedEvent{2, "rank 2 has died"});
-    CHECK(history.failure(0)->text == "rank 2 has died");
+    apply(history, DiedEvent{2, "rank 2 is gone"});
+    CHECK(history.failure(0)->text == "rank 2 is gone");
   }
   SUBCASE("one that gives up waiting") {
     apply(history, FailedEvent{0, failure_of(0)});
@@ -96,7 +96,7 @@ TEST_CASE("suspicions and deaths are to be decided, by the first to suspect if i
     CHECK(history.living() == std::vector<int>{1, 3});
     apply(history, FailedEvent{1, failure_of(2)});
     CHECK_FALSE(history.undecided(1));
-    CHECK(history.undecided(2));  // who has died stays dead
+    CHECK(history.undecided(2));  // who is gone stays dead
   }
   SUBCASE("a death") {
     apply(history, DiedEvent{0, "died"});
@@ -134,9 +134,9 @@ TEST_CASE("meetings take place in the log, and the dead come to none") {
   apply(history, ClosedEvent{1, failure_of(0)});  // too late
   CHECK(history.meetings().outcome(1)->value() == Rendezvous::Words{"a", "b"});
   apply(history, ArrivedEvent{0, 2, "c"});
-  apply(history, DiedEvent{1, "rank 1 has died"});
+  apply(history, DiedEvent{1, "rank 1 is gone"});
   CHECK(history.meetings().over(2));
-  CHECK(history.meetings().absent(2).left.at(1) == "rank 1 has died");
+  CHECK(history.meetings().absent(2).left.at(1) == "rank 1 is gone");
   CHECK_FALSE(history.meetings().outcome(2));
   apply(history, ClosedEvent{2, failure_of(1)});
   apply(history, ClosedEvent{2, failure_of(0)});

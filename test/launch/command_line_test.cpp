@@ -16,8 +16,9 @@ std::string said(const std::vector<const char*>& arguments) {
     return std::to_string(refusal->exit_code) + " " + refusal->text;
   }
   const auto& options = std::get<JobOptions>(parsed);
-  std::string text =
-      std::to_string(options.ranks) + " ranks, " + std::to_string(options.grace.count()) + " ms:";
+  std::string text = std::to_string(options.ranks) + " ranks, " +
+                     std::to_string(options.settle.count()) + " and " +
+                     std::to_string(options.grace.count()) + " ms:";
   for (const std::string& word : options.command) {
     text += " " + word;
   }
@@ -25,9 +26,11 @@ std::string said(const std::vector<const char*>& arguments) {
 }
 
 TEST_CASE("options end at the program, or at --") {
-  CHECK(said({"-n", "4", "--", "./gpt", "--steps", "3"}) == "4 ranks, 10000 ms: ./gpt --steps 3");
-  CHECK(said({"-n", "1", "./gpt", "-n", "2"}) == "1 ranks, 10000 ms: ./gpt -n 2");
-  CHECK(said({"--grace", "0", "-n", "256", "--", "-x"}) == "256 ranks, 0 ms: -x");
+  CHECK(said({"-n", "4", "--", "./gpt", "--steps", "3"}) ==
+        "4 ranks, 3000 and 10000 ms: ./gpt --steps 3");
+  CHECK(said({"-n", "1", "./gpt", "-n", "2"}) == "1 ranks, 3000 and 10000 ms: ./gpt -n 2");
+  CHECK(said({"--grace", "0", "-n", "256", "--", "-x"}) == "256 ranks, 3000 and 0 ms: -x");
+  CHECK(said({"--settle", "1", "-n", "2", "--", "-x"}) == "2 ranks, 1000 and 10000 ms: -x");
 }
 
 TEST_CASE("a wrong command line is refused in one line") {

@@ -30,8 +30,8 @@ std::string mark() {
 
 /// troupe-run with `ranks` shells that each run `script`; their $0 is `name`.
 ChildOptions job(int ranks, const std::string& script, const std::string& name = "rank") {
-  return {.command = {TROUPE_RUN, "-n", std::to_string(ranks), "--grace", "1", "--", "/bin/sh",
-                      "-c", script, name}};
+  return {.command = {TROUPE_RUN, "-n", std::to_string(ranks), "--settle", "0", "--grace", "1",
+                      "--", "/bin/sh", "-c", script, name}};
 }
 
 std::set<std::string> lines(const std::string& text) {
@@ -147,6 +147,21 @@ TEST_CASE("the first failure ends all others, and its code is the job's") {
     CHECK(run.wait(limit) == 3);
   }
   CHECK(processes_with(name).empty());
+}
+
+TEST_CASE("after a failure the others have time to end by themselves, with their own words") {
+  ChildProcess run({.command = {TROUPE_RUN, "-n", "2", "--settle", "20", "--", "/bin/sh", "-c",
+                                "if [ $RANK = 0 ]; then exit 3; fi; sleep 1; echo why; exit 4"}});
+  CHECK(run.wait(limit) == 3);
+  CHECK(run.out() == "[1] why\n");
+  CHECK(run.err() == "troupe-run: rank 0 has ended with 3\n");
+}
+
+TEST_CASE("a rank that has ended well before the first failure is named, and what no signal did") {
+  const std::string command = "if [ $RANK = 1 ]; then exit 0; fi; sleep 0.5; exit 143";
+  ChildProcess run({.command = {TROUPE_RUN, "-n", "2", "--", "/bin/sh", "-c", command}});
+  CHECK(run.wait(limit) == 143);
+  CHECK(run.err() == "troupe-run: rank 0 has ended with 143, after rank 1 had ended with 0\n");
 }
 
 TEST_CASE("a rank that ends well early is not waited for, nor does it end the others") {

@@ -31,7 +31,7 @@ struct Dumps {
 
   /// The line of one launch in the text of one rank; empty if there is none.
   std::string line(int rank, Ticket ticket) const {
-    const std::string begin = "rank " + std::to_string(rank) + " failed: ";
+    const std::string begin = "as rank " + std::to_string(rank) + " saw it: ";
     const std::string mark = "\n  ticket " + std::to_string(ticket) + " ";
     for (const std::string& text : texts) {
       if (const std::size_t at = text.find(mark);
@@ -88,8 +88,8 @@ TEST_CASE("S49: the dumps of ranks that took different branches name the first d
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
     CHECK(std::ranges::count_if(dumps.texts, [&](const std::string& text) {
-            return text.starts_with("rank " + std::to_string(rank) +
-                                    " failed: " + dumps.failure.text + "\n  last launches:\n");
+            return text.starts_with("as rank " + std::to_string(rank) +
+                                    " saw it: " + dumps.failure.text + "\n  last launches:\n");
           }) == 1);
     for (Ticket ticket = 1; ticket < 6; ++ticket) {
       const auto without_state = [&](const std::string& line) {

@@ -136,7 +136,7 @@ TEST_CASE("a rank that is in no call hears of a failure all the same, and dumps"
   CHECK(ranks.findings.text() == "");
   CHECK(outcome.logged.size() == 3);
   for (const std::string& text : outcome.logged) {
-    CHECK(contains(text, "failed: rank 1 failed: boom\n  last launches:\n"));
+    CHECK(contains(text, " saw it: rank 1 failed: boom\n  last launches:\n"));
   }
 }
 

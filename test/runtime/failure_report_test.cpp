@@ -136,7 +136,13 @@ TEST_CASE("what a rank no longer tells of is not missing") {
 
 TEST_CASE("ranks that have not answered are named") {
   CHECK(summarize({{1, dump_of(1, 1, 2)}}, 3) ==
-        "of rank 1, all have launched the same up to ticket 2; nothing was heard of ranks 0 and 2");
+        "nothing was heard of ranks 0 and 2; of rank 1, all have launched the same up to ticket 2");
+  // Rank 2 waits in ticket 12 for rank 1, as rank 0 does, which has launched one more.
+  CHECK(
+      summarize({{0, dump_of(0, 1, 13, 2)}, {2, dump_of(2, 1, 12, 1)}}, 3) ==
+      "nothing was heard of rank 1; of ranks 0 and 2, all have launched the same up to ticket 12, "
+      "and rank 0 also ticket 13 all_gather bucket 1 'block.1' numel 64 fp32; the first that has "
+      "not ended is ticket 12 all_gather bucket 1 'block.1' numel 64 fp32, on ranks 0 and 2");
   CHECK(summarize({}, 3) == "no rank has told what it launched");
 }
 

@@ -84,6 +84,8 @@ TEST_CASE("each launcher's variables say rank, world size, local rank and where 
       {"what everybody has", {{"PATH", "/bin"}, {"LOCAL_RANK", "3"}, {"MASTER_ADDR", "node1"}, {"TROUPE_SECRET", "x"}}, "nothing"},
       {"torchrun, whose agent listens at the port", torchrun, "rank 5 of 8, local 1, store node1:29501"},
       {"torchrun whose ranks are to listen", with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "rank 5 of 8, local 1, store node1:29500"},
+      {"torchrun --standalone, without a secret", with(torchrun, {{"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "8"}}), "rank 5 of 8, local 1, store 127.0.0.1:29501"},
+      {"torchrun --standalone, with one", with(torchrun, {{"LOCAL_WORLD_SIZE", "8"}, {"TROUPE_SECRET", "x"}}), "rank 5 of 8, local 1, store node1:29501"},
       {"by hand", by_hand, "rank 1 of 2, local 0, store 10.0.0.1:29500"},
       {"by hand on one host", with(by_hand, {{"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", nullptr}}), "rank 1 of 2, local 1, store 127.0.0.1:29500"},
       {"set to nothing is not set", with(by_hand, {{"LOCAL_RANK", ""}, {"TROUPE_STORE", ""}, {"PMI_RANK", ""}}), "rank 1 of 2, local 0, store 10.0.0.1:29500"},
