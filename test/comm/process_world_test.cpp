@@ -280,8 +280,8 @@ TEST_CASE("a rank whose process is gone is named, and the collective that waits 
     CHECK(failure.rank == 1);
     CHECK(failure.ticket == 2);
     CHECK(failure.text ==
-          "barrier of bucket 3 'block.1' (ticket 2) cannot end: rank 1 (pid 101 on host7) has "
-          "died: its connection to the store ended, or it gave no sign of life for 30000 ms");
+          "barrier of bucket 3 'block.1' (ticket 2) cannot end: rank 1 (pid 101 on host7) is "
+          "gone: its connection to the store ended, or it gave no sign of life for 30000 ms");
   }
 }
 
