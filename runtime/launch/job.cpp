@@ -13,6 +13,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <fcntl.h>
 #include <memory>
 #include <optional>
 #include <poll.h>
@@ -29,6 +30,16 @@ using Clock = std::chrono::steady_clock;
 constexpr int exit_not_runnable = 126;
 constexpr int exit_not_found = 127;
 constexpr int exit_signal = 128;
+
+/// A standard stream that is closed leads nowhere: what is opened next would get its number, and
+/// what the ranks write.
+void open_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != stream) {
+      throw_errno("/dev/null");
+    }
+  }
+}
 
 /// The signals that concern a job, kept from what they would do otherwise: to be read instead.
 class Signals {
@@ -192,7 +203,8 @@ class Job {
   void wait(std::vector<pollfd>& ready, std::optional<Clock::time_point> end = std::nullopt) {
     ready.push_back({signals_.descriptor(), POLLIN, 0});
     int wait_ms = -1;
-    if (const auto until = end_at_ ? end_at_ : end) {
+    const auto until = end_at_ && end ? std::min(end_at_, end) : end_at_ ? end_at_ : end;
+    if (until) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now());
       wait_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
     }
@@ -319,6 +331,7 @@ class Job {
 }  // namespace
 
 int run_job(const JobOptions& options) {
+  open_closed_streams();
   return Job(options).run();
 }
 

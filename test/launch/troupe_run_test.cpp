@@ -242,6 +242,34 @@ TEST_CASE("a descriptor that the user has opened for the ranks reaches them") {
   CHECK(run.out() == "by the way\nby the way\n");
 }
 
+TEST_CASE("what has left its rank's group is not waited for, whatever the ranks' grace") {
+  const std::string name = mark();
+  const std::string script = "setsid /bin/sh -c 'sleep 40; :' $0 & sleep 0.3; exit 3";
+  ChildProcess run(
+      {.command = {TROUPE_RUN, "-n", "1", "--grace", "60", "--", "/bin/sh", "-c", script, name}});
+  CHECK(run.wait(seconds{20}) == 3);
+  const std::vector<pid_t> left = processes_with(name);
+  CHECK(left.size() == 1);
+  for (const pid_t process : left) {
+    ::kill(-process, SIGKILL);
+  }
+}
+
+TEST_CASE("a standard stream that is closed leads nowhere, and holds nobody up") {
+  for (const std::string closed : {"<&-", ">&-", "2>&-", "<&- >&- 2>&-"}) {
+    CAPTURE(closed);
+    const std::string command =
+        "exec " TROUPE_RUN " -n 2 --grace 1 -- /bin/sh -c 'cat; echo out; echo err >&2' " + closed;
+    ChildProcess run({.command = {"/bin/sh", "-c", command}});
+    const auto status = run.wait(seconds{10});
+    CHECK(status == 0);
+    const bool out = closed.find(" >&-") == std::string::npos && !closed.starts_with('>');
+    const bool err = closed.find("2>&-") == std::string::npos;
+    CHECK(lines(run.out()) == (out ? Lines{"[0] out", "[1] out"} : Lines{}));
+    CHECK(lines(run.err()) == (err ? Lines{"[0] err", "[1] err"} : Lines{}));
+  }
+}
+
 TEST_CASE("a program that is not there, or cannot be run, is named") {
   ChildProcess missing({.command = {TROUPE_RUN, "-n", "3", "no-such-program"}});
   CHECK(missing.wait(limit) == 127);
