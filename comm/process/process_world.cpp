@@ -1,6 +1,7 @@
 #include "troupe/comm/process/process_world.hpp"
 
 #include "troupe/comm/call_check.hpp"
+#include "troupe/comm/store/handshake.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +19,7 @@ TimePoint now() {
 
 ProcessWorld::ProcessWorld(ProcessWorldOptions options, Store& store, GroupTransport& transport)
     : options_(std::move(options)),
+      process_(store::random_number()),
       store_(store),
       transport_(transport),
       log_(store, options_.world_size, [this] { on_change(); }),

@@ -136,6 +136,7 @@ class ProcessWorld final : public Fabric, private WorldLink {
   void await_all(const std::string& prefix, TimePoint deadline);
 
   const ProcessWorldOptions options_;
+  const std::uint64_t process_;  ///< see `JoinedEvent`
   Store& store_;
   GroupTransport& transport_;
 

@@ -36,6 +36,7 @@ void carry(Wire& wire, JoinedEvent& event) {
   wire.number(event.rank);
   wire.number(event.world_size);
   wire.text(event.name);
+  wire.number(event.process);
 }
 
 template <class Wire>
@@ -72,6 +73,7 @@ template <class Wire>
 void carry(Wire& wire, DiedEvent& event) {
   wire.number(event.rank);
   wire.text(event.text);
+  wire.number(event.process);
 }
 
 template <class Wire>

@@ -16,8 +16,9 @@ namespace troupe {
 /// A process has come.
 struct JoinedEvent {
   int rank = 0;
-  int world_size = 0;  ///< as it was told
-  std::string name;    ///< "pid 41 on host7"
+  int world_size = 0;         ///< as it was told
+  std::string name;           ///< "pid 41 on host7"
+  std::uint64_t process = 0;  ///< random: tells apart those that take themselves for one rank
   bool operator==(const JoinedEvent&) const = default;
 };
 
@@ -53,6 +54,7 @@ struct DepartedEvent {
 struct DiedEvent {
   int rank = 0;
   std::string text;
+  std::uint64_t process = 0;  ///< that of its `JoinedEvent`
   bool operator==(const DiedEvent&) const = default;
 };
 

@@ -37,6 +37,16 @@ std::vector<int> WorldHistory::not_joined() const {
   return missing;
 }
 
+bool WorldHistory::is_member(int rank, std::uint64_t process) const {
+  const auto found = joined_.find(rank);
+  return found != joined_.end() && found->second.process == process;
+}
+
+std::optional<Failure> WorldHistory::refusal(std::uint64_t process) const {
+  const auto found = refused_.find(process);
+  return found == refused_.end() ? failure(0) : std::optional(found->second);
+}
+
 std::optional<Failure> WorldHistory::failure(std::uint64_t epoch) const {
   if (ended_) {
     return ended_;
@@ -74,7 +84,7 @@ int WorldHistory::lowest_living() const {
 
 std::vector<int> WorldHistory::living() const {
   std::vector<int> ranks;
-  for (const auto& [rank, name] : joined_) {
+  for (const auto& [rank, event] : joined_) {
     if (!died_.contains(rank)) {
       ranks.push_back(rank);
     }
@@ -86,24 +96,31 @@ void WorldHistory::fail(std::uint64_t epoch, Failure failure) {
   failures_.emplace(epoch, std::move(failure));  // an earlier one stays
 }
 
+/// A world that is complete is not harmed by who comes too late.
+void WorldHistory::refuse(const JoinedEvent& event, std::string text) {
+  Failure failure{
+      .code = ErrorCode::bad_configuration, .text = std::move(text), .rank = event.rank};
+  if (all_joined()) {
+    refused_.emplace(event.process, std::move(failure));
+  } else {
+    fail(0, std::move(failure));
+  }
+}
+
 bool WorldHistory::on(const JoinedEvent& event) {
   if (event.world_size != world_size_) {
-    fail(0, {.code = ErrorCode::bad_configuration,
-             .text = "ranks were told different world sizes: " + std::to_string(world_size_) +
-                     ", " + std::to_string(event.world_size) + " on rank " +
-                     std::to_string(event.rank) + " (" + event.name + ")",
-             .rank = event.rank});
+    refuse(event, "ranks were told different world sizes: " + std::to_string(world_size_) + ", " +
+                      std::to_string(event.world_size) + " on rank " + std::to_string(event.rank) +
+                      " (" + event.name + ")");
     return true;
   }
   if (!is_rank(event.rank)) {
     return false;
   }
-  const auto [place, first] = joined_.emplace(event.rank, event.name);
+  const auto [place, first] = joined_.emplace(event.rank, event);
   if (!first) {
-    fail(0, {.code = ErrorCode::bad_configuration,
-             .text = "two processes are rank " + std::to_string(event.rank) + ": " + place->second +
-                     " and " + event.name,
-             .rank = event.rank});
+    refuse(event, "two processes are rank " + std::to_string(event.rank) + ": " +
+                      place->second.name + " and " + event.name);
   }
   return true;
 }
@@ -140,6 +157,9 @@ bool WorldHistory::on(const DepartedEvent& event) {
 bool WorldHistory::on(const DiedEvent& event) {
   if (!is_rank(event.rank)) {
     return false;
+  }
+  if (joined_.contains(event.rank) && !is_member(event.rank, event.process)) {
+    return true;
   }
   if (!departed_.contains(event.rank)) {
     died_.emplace(event.rank, event.text);

@@ -27,6 +27,11 @@ class WorldHistory {
   /// Whether all ranks have come; else, who has not.
   bool all_joined() const { return joined_.size() == static_cast<std::size_t>(world_size_); }
   std::vector<int> not_joined() const;
+  /// Whether `process` is that rank.
+  bool is_member(int rank, std::uint64_t process) const;
+  /// Why `process` is none of the world: there is none, or it was complete when that one came. Such
+  /// a process has no part in the world, and its death is nobody's.
+  std::optional<Failure> refusal(std::uint64_t process) const;
   /// The first failure of an epoch, or that of the world for good. Of epoch 0: why it has not come
   /// about.
   std::optional<Failure> failure(std::uint64_t epoch) const;
@@ -53,6 +58,7 @@ class WorldHistory {
  private:
   bool is_rank(int rank) const { return rank >= 0 && rank < world_size_; }
   void fail(std::uint64_t epoch, Failure failure);
+  void refuse(const JoinedEvent& event, std::string text);
 
   // Each returns false for an entry that makes no sense.
   bool on(const JoinedEvent& event);
@@ -67,7 +73,8 @@ class WorldHistory {
 
   const int world_size_;
   std::uint64_t applied_ = 0;
-  std::map<int, std::string> joined_;  ///< names
+  std::map<int, JoinedEvent> joined_;
+  std::map<std::uint64_t, Failure> refused_;  ///< by process
   std::map<std::uint64_t, Failure> failures_;
   std::map<std::uint64_t, std::vector<Suspicion>> suspicions_;
   std::map<int, std::string> died_;

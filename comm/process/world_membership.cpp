@@ -27,20 +27,23 @@ void ProcessWorld::join() {
   const TimePoint deadline = began + options_.join_timeout;
   const auto silence_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_limit).count();
-  const DiedEvent will{options_.rank, "rank " + std::to_string(options_.rank) + " (" +
-                                          options_.name +
-                                          ") is gone: its connection to the store ended, or it "
-                                          "gave no sign of life for " +
-                                          std::to_string(silence_ms) + " ms"};
+  const DiedEvent will{options_.rank,
+                       "rank " + std::to_string(options_.rank) + " (" + options_.name +
+                           ") is gone: its connection to the store ended, or it "
+                           "gave no sign of life for " +
+                           std::to_string(silence_ms) + " ms",
+                       process_};
   const auto left = store_.leave_will(WorldLog::name, encode(will), options_.silence_limit,
                                       options_.reconnect_grace, deadline);
   if (!left) {
     throw Error(store_lost(left.failure().text));
   }
   log_.start();
-  log_.say(JoinedEvent{options_.rank, options_.world_size, options_.name});
+  log_.say(JoinedEvent{options_.rank, options_.world_size, options_.name, process_});
   const auto settled = [this](const WorldHistory& history) {
-    return history.all_joined() || failed_.load();
+    // Until its own word has come in the log it does not know whether it is a rank of this world.
+    return history.refusal(process_) || failed_.load() ||
+           (history.all_joined() && history.is_member(options_.rank, process_));
   };
   const auto not_joined = [this] {
     return log_.of_history([](const WorldHistory& history) { return history.not_joined(); });
@@ -60,6 +63,10 @@ void ProcessWorld::join() {
     if (!log_.wait(settled, now() + WorldLog::store_limit)) {
       fail(0, store_lost("it does not answer"));
     }
+  }
+  if (const auto refusal = log_.of_history(
+          [this](const WorldHistory& history) { return history.refusal(process_); })) {
+    fail(0, *refusal);
   }
   if (auto failed = failure()) {
     throw Error(*std::move(failed));
@@ -106,6 +113,12 @@ void ProcessWorld::await_departures() {
 /// gone: so their next world cannot begin with the store of this one.
 void ProcessWorld::linger() {
   const std::string own = std::to_string(options_.rank);
+  const bool stranger = log_.of_history([this](const WorldHistory& history) {
+    return history.all_joined() && !history.is_member(options_.rank, process_);
+  });
+  if (stranger) {
+    return;  // a rank of another world; its will is nobody's here
+  }
   log_.set("done/" + own, "");
   log_.clerk().once([this] {
     if (!log_.lost()) {

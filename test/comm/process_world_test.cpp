@@ -103,6 +103,34 @@ TEST_CASE("ranks with different world sizes do not come together") {
   }
 }
 
+TEST_CASE("a second process of a rank that comes later is refused, and the world goes on") {
+  ProcessTrial trial;
+  std::barrier<> met(3);
+  no_failures(trial.run(3, [&](ProcessRank& own) {
+    for (Ticket ticket = 1; ticket <= 40; ++ticket) {
+      if (own.rank == 0) {
+        ProcessWorldOptions options = quick_options(1, 3);
+        options.name = "pid 999 on host7";
+        try {
+          const ProcessRank stranger(std::move(options), make_memory_store(trial.store), trial.hub,
+                                     trial.collective_timeout);
+          FAIL_CHECK("joined");
+        } catch (const Error& error) {
+          CHECK(std::string(error.what()) ==
+                "two processes are rank 1: pid 101 on host7 and pid 999 on host7");
+        }
+      }
+      met.arrive_and_wait();
+      REQUIRE(own.barrier(ticket).ok());
+      CHECK_FALSE(own.settle());
+      CHECK_FALSE(own.world->failure());
+    }
+    own.world->leave(own.rank, "done");
+    own.world->await_departures();
+    CHECK_FALSE(own.world->failure());
+  }));
+}
+
 // ---- failures -----------------------------------------------------------------------------------
 
 TEST_CASE("the first failure reported is everybody's, and ends what waits") {

@@ -32,11 +32,11 @@ std::vector<WorldEvent> one_of_each_kind() {
   suspicion.text = "connection reset";
   suspicion.peer = 3;
   const std::vector<LaunchCount> counts{{some_group, 12}, {other_group, 0}};
-  return {JoinedEvent{1, 4, "pid 41 on host7"},
+  return {JoinedEvent{1, 4, "pid 41 on host7", ~0ULL},
           FailedEvent{2, failure},
           SuspectedEvent{1, suspicion},
           DepartedEvent{3, "after step 5", counts},
-          DiedEvent{2, "is gone"},
+          DiedEvent{2, "is gone", 7},
           ArrivedEvent{0, 3, std::string("a\0b", 3)},
           AbsentEvent{1, "by an exception"},
           ClosedEvent{4, failure},

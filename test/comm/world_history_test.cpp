@@ -62,6 +62,31 @@ TEST_CASE("all ranks have to come, once, with the same world size") {
   }
 }
 
+TEST_CASE("who comes to a world that is complete is refused, and harms nobody") {
+  WorldHistory history(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    apply(history,
+          JoinedEvent{rank, 3, "pid " + std::to_string(rank), 100U + static_cast<unsigned>(rank)});
+  }
+  CHECK(history.is_member(1, 101));
+  CHECK_FALSE(history.refusal(101));
+  apply(history, JoinedEvent{1, 3, "pid 9", 9});
+  apply(history, JoinedEvent{4, 5, "pid 8", 8});
+  CHECK(history.refusal(9)->text == "two processes are rank 1: pid 1 and pid 9");
+  CHECK(history.refusal(8)->text ==
+        "ranks were told different world sizes: 3, 5 on rank 4 (pid 8)");
+  apply(history, DiedEvent{1, "pid 9 has died", 9});
+  CHECK(history.is_member(1, 101));
+  CHECK_FALSE(history.is_member(1, 9));
+  CHECK_FALSE(history.refusal(101));
+  CHECK_FALSE(history.failure(0));
+  CHECK_FALSE(history.undecided(1));
+  CHECK(history.died().empty());
+  CHECK(history.living() == std::vector<int>{0, 1, 2});
+  apply(history, DiedEvent{1, "pid 1 has died", 101});
+  CHECK(history.died().at(1) == "pid 1 has died");
+}
+
 TEST_CASE("the first failure of each epoch counts") {
   WorldHistory history(2);
   all_join(history, 2);
