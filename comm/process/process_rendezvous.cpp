@@ -57,7 +57,7 @@ Result<Rendezvous::Words> ProcessRendezvous::close(std::uint64_t meeting, const 
   log_.say(ClosedEvent{meeting, failure});
   static_cast<void>(
       log_.wait([&](const WorldHistory&) { return meetings.outcome(meeting).has_value(); },
-                Clock::steady().now() + WorldLog::store_limit));
+                Clock::steady().now() + log_.silence_limit()));
   auto outcome = meetings.outcome(meeting);
   return outcome ? *std::move(outcome) : lost_(log_.lost().value_or("it does not answer"));
 }

@@ -22,7 +22,7 @@ ProcessWorld::ProcessWorld(ProcessWorldOptions options, Store& store, GroupTrans
       process_(store::random_number()),
       store_(store),
       transport_(transport),
-      log_(store, options_.world_size, [this] { on_change(); }),
+      log_(store, options_.world_size, options_.silence_limit, [this] { on_change(); }),
       rendezvous_(log_, options_.rank, options_.world_size, [this](const std::string& why) {
         return store_lost(why);
       }) {

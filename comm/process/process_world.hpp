@@ -18,7 +18,8 @@
 ///
 /// Thread rules: any thread. Threads of its own read and write the log; what they call is noted.
 /// Errors: a store that is lost fails the world: without it nobody can tell what others do. What
-/// needs the store waits for it `WorldLog::store_limit` at most.
+/// needs the store waits for it `WorldLog::store_limit` at most, or leaves it to a thread of the
+/// log.
 #pragma once
 
 #include "troupe/comm/fabric.hpp"

@@ -1,19 +1,18 @@
 #include "troupe/comm/process/world_log.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
 
-namespace {
-
-TimePoint soon() {
-  return Clock::steady().now() + WorldLog::store_limit;
-}
-
-}  // namespace
-
-WorldLog::WorldLog(Store& store, int world_size, std::function<void()> on_change)
-    : store_(store), on_change_(std::move(on_change)), history_(world_size) {}
+WorldLog::WorldLog(Store& store,
+                   int world_size,
+                   Duration silence_limit,
+                   std::function<void()> on_change)
+    : store_(store),
+      silence_limit_(std::max<Duration>(silence_limit, store_limit)),
+      on_change_(std::move(on_change)),
+      history_(world_size) {}
 
 WorldLog::~WorldLog() {
   close();
@@ -21,7 +20,7 @@ WorldLog::~WorldLog() {
 
 void WorldLog::close() {
   // The clerk's last words need the store; only then may it go.
-  const TimePoint deadline = soon();
+  const TimePoint deadline = Clock::steady().now() + store_limit;
   while (!clerk_.idle() && Clock::steady().now() < deadline) {
     std::this_thread::sleep_for(Clerk::again_after);
   }

@@ -23,13 +23,14 @@ namespace troupe {
 
 class WorldLog {
  public:
-  /// How long the store is waited for.
+  /// How long the store is waited for by who cannot go on without it.
   static constexpr std::chrono::seconds store_limit{3};
   static constexpr const char* name = "world";
 
-  /// `on_change` is called on a thread of the log after each entry, and when the log is lost; it
-  /// does not block. `store` outlives the log.
-  WorldLog(Store& store, int world_size, std::function<void()> on_change);
+  /// A store that does not answer for `silence_limit`, at least `store_limit`, is lost. `on_change`
+  /// is called on a thread of the log after each entry, and when the log is lost; it does not
+  /// block. `store` outlives the log.
+  WorldLog(Store& store, int world_size, Duration silence_limit, std::function<void()> on_change);
   ~WorldLog();
   WorldLog(const WorldLog&) = delete;
   WorldLog& operator=(const WorldLog&) = delete;
@@ -60,6 +61,7 @@ class WorldLog {
   /// when `deadline` has passed.
   bool wait(FunctionRef<bool(const WorldHistory&)> ready, TimePoint deadline) const;
   void notify() const;
+  Duration silence_limit() const { return silence_limit_; }
   /// Why the log is lost, if it is.
   std::optional<std::string> lost() const;
 
@@ -70,7 +72,10 @@ class WorldLog {
   template <class T>
   bool worked(const Result<T>& result);
 
+  TimePoint soon() const { return Clock::steady().now() + silence_limit_; }
+
   Store& store_;
+  const Duration silence_limit_;
   const std::function<void()> on_change_;
 
   mutable std::mutex mutex_;  // guards what follows

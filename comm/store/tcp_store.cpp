@@ -35,6 +35,8 @@ constexpr Duration goodbye_limit = milliseconds{500};
 /// Between attempts to connect: doubles from the first to the last.
 constexpr Duration first_pause = milliseconds{10};
 constexpr Duration last_pause = milliseconds{500};
+/// A sign of life is given so often, however long the silence may be that is allowed.
+constexpr Duration last_ping = milliseconds{2500};
 /// However little of the limit for a new connection is left, an attempt may take so long.
 constexpr Duration shortest_attempt = milliseconds{50};
 
@@ -293,7 +295,7 @@ class TcpStore final : public store::StoreCalls, public ClientConnection::Host {
     const Duration silence = will_silence_
                                  ? std::min<Duration>(*will_silence_, options_.silence_limit)
                                  : options_.silence_limit;
-    const Duration interval = std::max<Duration>(silence / 4, milliseconds{1});
+    const Duration interval = std::clamp<Duration>(silence / 4, milliseconds{1}, last_ping);
     if (ping_interval_ != interval) {
       ping_interval_ = interval;
       connection_->set_ping_interval(interval);

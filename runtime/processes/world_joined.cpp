@@ -29,6 +29,10 @@ constexpr std::chrono::seconds patience{10};
 /// A store that is gone is looked for no longer: without it nobody hears of the others.
 constexpr std::chrono::seconds reconnect_limit{3};
 
+/// However short the silence may be, connecting takes a while.
+constexpr std::chrono::milliseconds connect_limit{1000};
+constexpr std::chrono::milliseconds limit_max = std::chrono::hours{24 * 365};
+
 /// So many of the clients that the store refuses or loses, the trainer hears of.
 constexpr int disconnections_told = 20;
 
@@ -207,10 +211,13 @@ World::Joined World::join(JoinOptions join, WorldOptions options) {
            ", beyond loopback; expected the job's secret, the same on all ranks (TROUPE_SECRET or "
            "TROUPE_SECRET_FILE)");
   }
-  if (join.join_timeout <= std::chrono::milliseconds::zero() ||
-      join.silence_limit <= std::chrono::milliseconds::zero()) {
+  const auto usable = [](std::chrono::milliseconds limit) {
+    return limit > std::chrono::milliseconds::zero() && limit <= limit_max;
+  };
+  if (!usable(join.join_timeout) || !usable(join.silence_limit)) {
     refuse("join_timeout and silence_limit are " + std::to_string(join.join_timeout.count()) +
-           " and " + std::to_string(join.silence_limit.count()) + " ms; expected more than 0");
+           " and " + std::to_string(join.silence_limit.count()) +
+           " ms; expected more than 0 and at most a year");
   }
   return {std::move(join), std::move(options)};
 }
@@ -235,6 +242,7 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
   client.server = {join_.store_host, join_.store_port};
   client.secret = join_.secret;
   client.reconnect_limit = reconnect_limit;
+  client.silence_limit = std::max(join_.silence_limit, connect_limit);
   client.name = "rank " + std::to_string(join_.rank) + " (" + name + ")";
   const std::unique_ptr<Store> store =
       value_or_throw(connect_patiently(client, join_.join_timeout, environment.warn));

@@ -69,6 +69,30 @@ TEST_CASE("a rank that is stopped, and goes on when all is over") {
   });
 }
 
+TEST_CASE("a rank that is stopped for less than the limit, whichever it is, is no fault") {
+  for (const int stopped : {0, 1}) {
+    CAPTURE(stopped);
+    FaultWorld world(3);
+    world.all([](RankOptions& options) {
+      options.timeout = std::chrono::seconds{20};
+      options.steps = 6;
+    });
+    world.of(stopped).fault = "stop";
+    world.of(stopped).at = 2 * points_per_step;
+    world.start();
+    ChildProcess& process = world.process(stopped);
+    CHECK(becomes_true([&] { return process.out().find("point ") != std::string::npos; }));
+    std::this_thread::sleep_for(std::chrono::seconds{6});  // long enough for calls to need rank 0
+    process.signal(SIGCONT);
+    const auto ends = world.wait(std::chrono::seconds{60});
+    INFO(to_text(ends));
+    for (const RankEnd& end : ends) {
+      CHECK(end.status == 0);
+      CHECK(end.out.find("step 6 sum ") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("a rank that ends by itself in the middle") {
   in_each_world("exit", [](FaultWorld& world, int culprit) {
     const auto ends = world.wait(limit);

@@ -36,7 +36,14 @@ TEST_CASE("options that cannot be used are refused by name") {
   CHECK(refusal([](JoinOptions& join, WorldOptions&) { join.store_port = 0; }) ==
         "JoinOptions::store_port is 0; expected the port of the store, the same on all ranks");
   CHECK(refusal([](JoinOptions& join, WorldOptions&) { join.silence_limit = milliseconds{0}; }) ==
-        "JoinOptions::join_timeout and silence_limit are 300000 and 0 ms; expected more than 0");
+        "JoinOptions::join_timeout and silence_limit are 300000 and 0 ms; expected more than 0 and "
+        "at most a year");
+  CHECK(refusal([](JoinOptions& join, WorldOptions&) {
+          join.join_timeout = milliseconds::max();
+        }).starts_with("JoinOptions::join_timeout and silence_limit are 9223372036854775807 and "));
+  CHECK(refusal([](JoinOptions& join, WorldOptions&) {
+          join.silence_limit = milliseconds::max();
+        }).ends_with(" and 9223372036854775807 ms; expected more than 0 and at most a year"));
   CHECK(refusal([](JoinOptions&, WorldOptions& options) {
           options.timeout = milliseconds{0};
         }).starts_with("WorldOptions::timeout is 0 ms"));
