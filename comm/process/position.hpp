@@ -44,7 +44,7 @@ void carry(Wire& wire, LoggedCall& call) {
   wire.number(call.ticket);
   wire.number(call.runtime);
   wire.number(call.bucket);
-  wire.text(call.label);
+  wire.text(call.label, 1024);  // a position has many
   wire.choice(call.dtype, DType::bf16);
   wire.number(call.numel);
   wire.number(call.root);

@@ -7,7 +7,8 @@
 ///       wire.number(name.channel);
 ///     }
 ///
-/// Numbers are 8 bytes, little-endian; choices a byte; texts and lists are led by their count.
+/// Numbers are 8 bytes, little-endian; choices a byte; texts and lists are led by their count. The
+/// store takes no value of any size, so longer texts are cut.
 /// What is read is not trusted: counts are bounded by what is there, numbers have to fit.
 #pragma once
 
@@ -23,6 +24,8 @@ namespace troupe {
 
 class WireWriter {
  public:
+  static constexpr std::size_t text_bytes_max = std::size_t{64} << 10;
+
   template <std::integral T>
   void number(T& value) {
     auto word = static_cast<std::uint64_t>(value);
@@ -34,10 +37,14 @@ class WireWriter {
   void choice(Enum& value, Enum /*last*/) {
     bytes_.push_back(static_cast<char>(value));
   }
-  void text(std::string& value) {
-    std::size_t size = value.size();
+  void text(std::string& value, std::size_t bytes_max = text_bytes_max) {
+    constexpr std::string_view cut = " […]";
+    const bool whole = value.size() <= bytes_max;
+    const std::string_view kept(value.data(), whole ? value.size() : bytes_max - cut.size());
+    std::size_t size = whole ? value.size() : bytes_max;
     number(size);
-    bytes_ += value;
+    bytes_ += kept;
+    bytes_ += whole ? "" : cut;
   }
   template <class T, class Each>
   void list(std::vector<T>& values, std::size_t /*count_max*/, Each each) {
@@ -82,7 +89,7 @@ class WireReader {
       value = static_cast<Enum>(byte);
     }
   }
-  void text(std::string& value) {
+  void text(std::string& value, std::size_t /*bytes_max*/ = 0) {
     std::size_t size = 0;
     number(size);
     if (!has(size)) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -289,10 +290,13 @@ TEST_CASE("a rank whose process is gone is named, and the collective that waits 
   for (const int size : {2, 3, 4}) {
     ProcessTrial trial;
     std::vector<std::optional<Failure>> failures(static_cast<std::size_t>(size));
+    std::latch launched(size - 1);
     no_failures(trial.run(size, [&](ProcessRank& own) {
       REQUIRE(own.barrier(1).ok());
       CHECK_FALSE(own.settle());
       if (own.rank == 1) {
+        launched.wait();
+        std::this_thread::sleep_for(milliseconds{100});  // their streams come to it
         trial.hub->cut(1);
         own.store->close();  // its will comes true
         CHECK(await_failure(own).text.find(
@@ -300,6 +304,7 @@ TEST_CASE("a rank whose process is gone is named, and the collective that waits 
         return;
       }
       static_cast<void>(own.barrier(2));
+      launched.count_down();
       failures[static_cast<std::size_t>(own.rank)] = await_failure(own);
     }));
     failures.erase(failures.begin() + 1);

@@ -57,6 +57,19 @@ RankPosition some_position() {
   return position;
 }
 
+TEST_CASE("a text that no store would take is cut, and said to be") {
+  constexpr std::size_t bytes_max = std::size_t{64} << 10;
+  for (const std::size_t size : {bytes_max, bytes_max + 1, std::size_t{3} << 20}) {
+    CAPTURE(size);
+    const auto event = decode_event(encode(FailedEvent{1, {.text = std::string(size, 'x')}}));
+    REQUIRE(event);
+    const std::string& text = std::get<FailedEvent>(*event).failure.text;
+    CHECK(text.size() == bytes_max);
+    CHECK(text.ends_with("x […]") == (size > bytes_max));
+    CHECK(text.starts_with("xxx"));
+  }
+}
+
 TEST_CASE("events and positions come back as they were") {
   const std::vector<WorldEvent> events = one_of_each_kind();
   REQUIRE(events.size() == std::variant_size_v<WorldEvent>);

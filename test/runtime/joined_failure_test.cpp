@@ -77,6 +77,44 @@ TEST_CASE("a rank that throws is heard with its text") {
   }
 }
 
+TEST_CASE("a failure's text of any length is heard by all, if need be cut") {
+  const std::string longest(std::size_t{3} << 20, 'x');
+  const Failure failure =
+      train_until(3, [&](D4Trainer&) { throw std::runtime_error("it begins " + longest); });
+  CHECK(failure.text.starts_with("rank 1 failed"));
+  CHECK(contains(failure.text.substr(0, 100), "it begins xxx"));
+  CHECK(failure.rank == 1);
+  CHECK(failure.code == ErrorCode::peer_failed);
+}
+
+TEST_CASE("what is thrown need be no exception") {
+  const Failure failure = train_until(3, [](D4Trainer&) { throw 42; });
+  CHECK(failure.text.starts_with("rank 1 failed"));
+  CHECK(failure.rank == 1);
+}
+
+TEST_CASE("two runtimes at once over a joined world end as one failure") {
+  const Model model = d4_model();
+  const TimePoint began = Clock::steady().now();
+  Findings findings;
+  const Failure failure =
+      common(JoinedRanks{}.run(3,
+                               [&](World& world) {
+                                 D4Trainer one(world, findings, model, d4_options());
+                                 D4Trainer two(world, findings, model, d4_options());
+                                 one.step();
+                                 two.step();
+                                 if (world.rank() == 2) {
+                                   throw std::runtime_error("bad");
+                                 }
+                                 one.step();
+                                 two.step();
+                               }),
+             began);
+  CHECK(failure.rank == 2);
+  CHECK(contains(failure.text, "bad"));
+}
+
 TEST_CASE("a rank that returns early is named by who waits for it") {
   for (const int ranks : {2, 3, 4}) {
     const Failure failure = train_until(ranks, [](D4Trainer&) {});
