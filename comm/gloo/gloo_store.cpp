@@ -11,6 +11,7 @@ constexpr Duration look_interval = std::chrono::milliseconds{200};
 }  // namespace
 
 void GlooStore::set(const std::string& key, const std::vector<char>& data) {
+  own_keys_.push_back(full(key));
   const auto done = store_.set(full(key), {data.data(), data.size()}, deadline_);
   if (!done) {
     throw Error(done.failure());
@@ -45,6 +46,7 @@ void GlooStore::wait(const std::vector<std::string>& keys) {
 }
 
 std::string GlooStore::agree(std::string_view key, std::string_view value) {
+  own_keys_.push_back(full(key));
   return value_or_throw(store_.compare_and_set(full(key), std::nullopt, value, deadline_));
 }
 

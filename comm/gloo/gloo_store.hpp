@@ -30,6 +30,8 @@ class GlooStore final : public gloo::rendezvous::Store {
 
   /// The first value that a member gives for `key`.
   std::string agree(std::string_view key, std::string_view value);
+  /// What this member has set, or agreed to, with prefix.
+  const std::vector<std::string>& own_keys() const { return own_keys_; }
 
  private:
   std::string full(std::string_view key) const { return prefix_ + std::string(key); }
@@ -38,6 +40,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   WorldLink& link_;
   const std::string prefix_;
   const TimePoint deadline_;
+  std::vector<std::string> own_keys_;
 };
 
 }  // namespace troupe

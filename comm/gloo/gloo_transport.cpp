@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace troupe {
@@ -91,7 +93,9 @@ class GlooTransport final : public GroupTransport {
                                                  const GroupName& name,
                                                  WorldLink& link) {
     const TimePoint begun = std::chrono::steady_clock::now();
+    forget_before(epoch, begun + options_.timeout);
     GlooStore store(store_, link, key_prefix(epoch, name), begun + options_.timeout);
+    const KeysKept keys_kept(*this, epoch, store);
     const SigpipeBlocked sigpipe_blocked;
     Suspicion suspicion;
     suspicion.kind = Suspicion::Kind::connection;
@@ -124,6 +128,42 @@ class GlooTransport final : public GroupTransport {
     throw Error(link.suspect(std::move(suspicion)));
   }
 
+  /// Also if connecting fails.
+  struct KeysKept {
+    GlooTransport& transport;
+    const std::uint64_t epoch;
+    const GlooStore& store;
+
+    KeysKept(GlooTransport& of, std::uint64_t epoch_now, const GlooStore& with)
+        : transport(of), epoch(epoch_now), store(with) {}
+    KeysKept(const KeysKept&) = delete;
+    KeysKept& operator=(const KeysKept&) = delete;
+    ~KeysKept() {
+      const std::lock_guard lock(transport.mutex_);
+      auto& keys = transport.keys_[epoch];
+      keys.insert(keys.end(), store.own_keys().begin(), store.own_keys().end());
+    }
+  };
+
+  /// All ranks are done with what was before this epoch; a world may see many.
+  void forget_before(std::uint64_t epoch, TimePoint deadline) {
+    for (;;) {
+      std::vector<std::string> keys;
+      {
+        const std::lock_guard lock(mutex_);
+        if (keys_.empty() || keys_.begin()->first >= epoch) {
+          return;
+        }
+        keys = std::move(keys_.begin()->second);
+        keys_.erase(keys_.begin());
+      }
+      for (const std::string& key : keys) {
+        static_cast<void>(
+            store_.erase(key, deadline));  // a store that is lost is told of elsewhere
+      }
+    }
+  }
+
   /// Ranks that cut differently would bring messages of different sizes.
   void check_tuning(GlooStore& store, int rank) const {
     const std::string own = describe(tuning_);
@@ -142,6 +182,9 @@ class GlooTransport final : public GroupTransport {
   Store& store_;
   const std::shared_ptr<gloo::transport::Device> device_;
   Alarm alarm_;
+
+  std::mutex mutex_;                                        // guards what follows
+  std::map<std::uint64_t, std::vector<std::string>> keys_;  ///< set in the store, by epoch
 };
 
 }  // namespace

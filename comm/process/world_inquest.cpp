@@ -116,6 +116,12 @@ bool ProcessWorld::hear(Hearing& hearing) {
 
 void ProcessWorld::share_account(std::string account) {
   const std::uint64_t current = epoch();
+  if (current >
+      2) {  // steps may be given up many times; who collects for the last one may still be
+    for (const char* const what : {"account", "position"}) {
+      log_.erase(epoch_key(what, current - 2) + std::to_string(options_.rank));
+    }
+  }
   log_.set(epoch_key("account", current) + std::to_string(options_.rank), std::move(account));
   if (options_.on_accounts &&
       log_.of_history([](const WorldHistory& h) { return h.lowest_living(); }) == options_.rank) {

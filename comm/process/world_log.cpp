@@ -55,6 +55,14 @@ void WorldLog::set(std::string key, std::string value) {
   });
 }
 
+void WorldLog::erase(std::string key) {
+  clerk_.once([this, key = std::move(key)] {
+    if (!lost()) {
+      worked(store_.erase(key, soon()));
+    }
+  });
+}
+
 std::map<int, std::string> WorldLog::look(const std::string& prefix,
                                           const std::vector<int>& ranks) {
   std::map<int, std::string> values;

@@ -43,6 +43,7 @@ class WorldLog {
 
   void say(WorldEvent event);
   void set(std::string key, std::string value);
+  void erase(std::string key);
 
   Clerk& clerk() { return clerk_; }
   /// The values of the keys `prefix` + rank that are set, of `ranks`. Waits for the store.

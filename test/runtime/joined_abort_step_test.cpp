@@ -57,6 +57,36 @@ TEST_CASE("a step given up at any place leaves no trace, with every strategy") {
   }
 }
 
+TEST_CASE("a world whose steps are given up again and again does not fill the store") {
+  StoreServerOptions small;
+  small.limits.total_bytes = std::size_t{256} << 10;
+  small.limits.value_bytes = std::size_t{64} << 10;
+  const auto server = value_or_throw(StoreServer::start(small));
+  JoinedRanks joined;
+  joined.change = [&](JoinOptions& join, WorldOptions&) {
+    join.store_port = server->address().port;
+  };
+  const Model model = d4_model(4, 100);
+  Findings findings;
+  const JoinedOutcome outcome = joined.run(3, [&](World& world) {
+    D4Trainer trainer(world, findings, model, d4_options());
+    for (int round = 0; round < 100; ++round) {
+      const bool mine = round % 3 == world.rank();
+      const bool done = try_step(trainer, [&](Place at) {
+        if (mine && at == Place::behind_the_last_backward) {
+          throw GivesUp();
+        }
+      });
+      findings.expect(!done, "round " + std::to_string(round) + " is not given up");
+    }
+    findings.expect(try_step(trainer, [](Place) {}), "the last step fails");
+  });
+  CHECK(findings.text() == "");
+  for (const auto& failure : outcome.failures) {
+    CHECK_MESSAGE(!failure, failure->text);
+  }
+}
+
 TEST_CASE("a rank that does not come to give up the step is named on all") {
   const Model model = d4_model(4, 100);
   Findings findings;
