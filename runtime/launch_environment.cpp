@@ -107,7 +107,13 @@ class Reader {
     }
     const auto found =
         std::ranges::find_if(outer, [this](const Launcher* each) { return launched_by(*each); });
-    return found == outer.end() ? nullptr : *found;
+    if (found == outer.end()) {
+      return nullptr;
+    }
+    // srun --mpi=pmi2 sets both, and its own say more.
+    const bool both =
+        *found == &pmi && launched_by(slurm) && rank_and_size(pmi) == rank_and_size(slurm);
+    return both ? &slurm : *found;
   }
 
   void refuse_store_without_rank() const {

@@ -12,6 +12,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 namespace troupe {
@@ -128,21 +129,23 @@ class GlooTransport final : public GroupTransport {
     throw Error(link.suspect(std::move(suspicion)));
   }
 
-  /// Also if connecting fails.
-  struct KeysKept {
-    GlooTransport& transport;
-    const std::uint64_t epoch;
-    const GlooStore& store;
-
-    KeysKept(GlooTransport& of, std::uint64_t epoch_now, const GlooStore& with)
-        : transport(of), epoch(epoch_now), store(with) {}
+  /// Keeps account of what a member sets, also if connecting fails.
+  class KeysKept {
+   public:
+    KeysKept(GlooTransport& transport, std::uint64_t epoch, const GlooStore& store)
+        : transport_(transport), epoch_(epoch), store_(store) {}
     KeysKept(const KeysKept&) = delete;
     KeysKept& operator=(const KeysKept&) = delete;
     ~KeysKept() {
-      const std::lock_guard lock(transport.mutex_);
-      auto& keys = transport.keys_[epoch];
-      keys.insert(keys.end(), store.own_keys().begin(), store.own_keys().end());
+      const std::lock_guard lock(transport_.mutex_);
+      auto& keys = transport_.keys_[epoch_];
+      keys.insert(keys.end(), store_.own_keys().begin(), store_.own_keys().end());
     }
+
+   private:
+    GlooTransport& transport_;
+    const std::uint64_t epoch_;
+    const GlooStore& store_;
   };
 
   /// All ranks are done with what was before this epoch; a world may see many.
@@ -158,8 +161,7 @@ class GlooTransport final : public GroupTransport {
         keys_.erase(keys_.begin());
       }
       for (const std::string& key : keys) {
-        static_cast<void>(
-            store_.erase(key, deadline));  // a store that is lost is told of elsewhere
+        std::ignore = store_.erase(key, deadline);  // a store that is lost is told of elsewhere
       }
     }
   }

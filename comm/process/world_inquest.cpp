@@ -116,8 +116,8 @@ bool ProcessWorld::hear(Hearing& hearing) {
 
 void ProcessWorld::share_account(std::string account) {
   const std::uint64_t current = epoch();
-  if (current >
-      2) {  // steps may be given up many times; who collects for the last one may still be
+  // Steps may be given up many times. Who collects for the last epoch may still be at it.
+  if (current > 2) {
     for (const char* const what : {"account", "position"}) {
       log_.erase(epoch_key(what, current - 2) + std::to_string(options_.rank));
     }

@@ -98,6 +98,17 @@ std::string to_json(const LaunchDump& dump) {
   return json.dump(2, ' ', false, replace_bad_utf8);
 }
 
+LaunchDump shortened(LaunchDump dump) {
+  constexpr std::size_t text_bytes_max = std::size_t{64} << 10;
+  constexpr std::size_t label_bytes_max = 512;
+  dump.failure.text.resize(std::min(dump.failure.text.size(), text_bytes_max));
+  for (LaunchDump::Launch& launch : dump.launches) {
+    std::string& label = launch.record.label;
+    label.resize(std::min(label.size(), label_bytes_max));
+  }
+  return dump;
+}
+
 std::optional<LaunchDump> launch_dump(const std::string& text) {
   const Result<Json> parsed = parse_json(text);
   if (!parsed) {

@@ -21,6 +21,8 @@
 namespace troupe {
 
 std::string to_json(const LaunchDump& dump);
+/// With texts cut, so that its JSON is a value that the store takes (1 MiB).
+LaunchDump shortened(LaunchDump dump);
 /// Nothing if it is none.
 std::optional<LaunchDump> launch_dump(const std::string& json);
 

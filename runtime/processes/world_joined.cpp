@@ -110,7 +110,11 @@ std::unique_ptr<StoreServer> serve_store(const JoinOptions& join,
     return nullptr;
   }
   // Peers reach this host by a name that may mean something else here.
-  const std::string host = is_loopback(join.store_host) ? join.store_host : "0.0.0.0";
+  std::string host = join.store_host;
+  if (!is_loopback(host)) {
+    const auto own = address_towards(host, join.store_port);
+    host = own && own.value().find(':') != std::string::npos ? "::" : "0.0.0.0";
+  }
   StoreServerOptions options;
   options.listen = {host, join.store_port};
   options.secret = join.secret;
@@ -278,7 +282,7 @@ void World::Joined::run(const std::function<void(World&)>& body) const {
   environment.fabric = &world;
   environment.stop_wished = &StopSignal::came;
   environment.on_dump = [&](const LaunchDump& dump) {
-    world.share_account(to_json(dump));
+    world.share_account(to_json(shortened(dump)));
     if (!join_.failure_directory.empty()) {
       if (const auto written = write_failure(join_.failure_directory, dump); !written) {
         quietly([&] { log(written.failure().text); });

@@ -32,7 +32,8 @@ class TwoHosts {
     for (const int host : {0, 1}) {
       made_ = made_ && shell("ip -n " + name(host) + " addr add " + address(host) + "/24 dev " +
                              link(host) + " && ip -n " + name(host) + " link set lo up && ip -n " +
-                             name(host) + " link set " + link(host) + " up");
+                             name(host) + " link set " + link(host) + " up && ip -n " + name(host) +
+                             " addr add " + address6(host) + "/64 nodad dev " + link(host));
     }
   }
   ~TwoHosts() { static_cast<void>(shell("ip netns del " + name(0) + "; ip netns del " + name(1))); }
@@ -41,6 +42,7 @@ class TwoHosts {
 
   bool made() const { return made_; }
   static std::string address(int host) { return "10.77.31." + std::to_string(host + 1); }
+  static std::string address6(int host) { return "fd77:31::" + std::to_string(host + 1); }
   std::vector<std::string> enter(int host) const {
     return {"/usr/bin/env", "ip", "netns", "exec", name(host)};
   }
@@ -93,6 +95,26 @@ TEST_CASE("a link that is cut: both sides end, and each names a rank of the othe
       CHECK(end.culprit >= 0);
       CHECK(end.culprit % 2 != rank % 2);
     }
+  }
+}
+
+TEST_CASE("hosts that have IPv6 addresses come together") {
+  std::optional<TwoHosts> hosts(std::in_place);
+  if (!hosts->made()) {
+    hosts.reset();
+    skip("network namespaces, for two hosts");
+  }
+  FaultWorld world(2);
+  for (const int rank : {0, 1}) {
+    world.start_by(rank, hosts->enter(rank));
+    world.set(rank, "MASTER_ADDR", TwoHosts::address6(0));
+  }
+  world.start();
+  const auto ends = world.wait(seconds{60});
+  INFO(to_text(ends));
+  for (const RankEnd& end : ends) {
+    CHECK(end.status == 0);
+    CHECK(end.out.find("step 4 sum ") != std::string::npos);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "troupe/runtime/processes/failure_report.hpp"
 
+#include "troupe/comm/store/store.hpp"
 #include "troupe/runtime/processes/host.hpp"
 
 #include <doctest/doctest.h>
@@ -75,6 +76,18 @@ TEST_CASE("damaged JSON is no dump, or another one, and never more") {
   }
   CHECK_FALSE(launch_dump("{}"));
   CHECK_FALSE(launch_dump("[1]"));
+}
+
+TEST_CASE("a dump with texts of any length fits into a value of the store") {
+  LaunchDump dump = full_dump();
+  CHECK(shortened(dump) == dump);
+  dump.failure.text = std::string(5'000'000, '\1');  // six characters each in JSON
+  dump.launches.resize(64, dump.launches.front());
+  for (LaunchDump::Launch& launch : dump.launches) {
+    launch.record.label = std::string(100'000, '\1');
+  }
+  CHECK(to_json(shortened(dump)).size() < StoreLimits{}.value_bytes);
+  CHECK(launch_dump(to_json(shortened(dump))) == shortened(dump));
 }
 
 TEST_CASE("a dump is written to a folder that is made, or the path is named") {

@@ -118,7 +118,8 @@ TEST_CASE("of nested launchers the inner one counts, and what is left over is fo
   const std::vector<Row> rows{
       {"srun starts torchrun", both(torchrun, slurm), "rank 5 of 8, local 1, store node1:29501"},
       {"srun starts mpirun's daemons", both(open_mpi, slurm), "rank 3 of 4, local 1, store node1:29500"},
-      {"srun --mpi=pmi2", both(slurm, {{"PMI_RANK", "6"}, {"PMI_SIZE", "8"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "9"}}), "rank 6 of 8, local 0, store node1:9"},
+      {"srun --mpi=pmi2", both(slurm, {{"PMI_RANK", "6"}, {"PMI_SIZE", "8"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "9"}}), "rank 6 of 8, local 2, store node1:9"},
+      {"srun --mpi=pmi2, which alone says where", both(slurm, {{"PMI_RANK", "6"}, {"PMI_SIZE", "8"}}), "rank 6 of 8, local 2, store gnode10:22503"},
       {"torchrun starts troupe-run", both({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "7"}, {"TROUPE_LAUNCHER", "troupe-run"}}, torchrun), "rank 1 of 2, local 1, store node1:7"},
       {"RANK made from Slurm's", both({{"RANK", "6"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "7"}}, slurm), "rank 6 of 8, local 0, store node1:7"},
       {"RANK left over", both(by_hand, slurm),
