@@ -26,8 +26,9 @@ constexpr int processes_max = 65536;
 /// Who waits for others so long says so, once.
 constexpr std::chrono::seconds patience{10};
 
-/// A store that is gone is looked for no longer: without it nobody hears of the others.
-constexpr std::chrono::seconds reconnect_limit{3};
+/// A store that is gone is looked for no longer: without it nobody hears of the others, and who
+/// comes back later than `ProcessWorldOptions::reconnect_grace` has been given up by them.
+constexpr std::chrono::seconds reconnect_limit{2};
 
 /// However short the silence may be, connecting takes a while.
 constexpr std::chrono::milliseconds connect_limit{1000};
