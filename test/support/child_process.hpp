@@ -1,6 +1,8 @@
 /// Programs that a test starts: what they write is kept, and none outlives its object.
 #pragma once
 
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -8,7 +10,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -30,29 +31,27 @@ struct ChildOptions {
   std::vector<int> ignored_signals{};              ///< it begins with them ignored
 };
 
-/// A process in a group of its own, whose output and errors go to files.
+/// A process in a group of its own, whose output and errors are kept in memory: a disk may be busy
+/// for seconds, and who writes to it waits.
 class ChildProcess {
  public:
   /// Exit code, or minus the signal that ended it.
   using Status = int;
 
   explicit ChildProcess(const ChildOptions& options) {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe_child_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
     std::vector<std::string> words = options.command;
     std::vector<char*> arguments;
     for (std::string& word : words) {
       arguments.push_back(word.data());
     }
     arguments.push_back(nullptr);
-    const std::string out = (folder_ / "out").string();
-    const std::string err = (folder_ / "err").string();
-    id_ = ::fork();
+    out_ = ::memfd_create("out", MFD_CLOEXEC);
+    err_ = ::memfd_create("err", MFD_CLOEXEC);
+    id_ = out_ < 0 || err_ < 0 ? -1 : ::fork();
     if (id_ == 0) {
-      constexpr int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
       ::setpgid(0, 0);
-      ::dup2(::open(out.c_str(), flags | O_CLOEXEC, 0600), STDOUT_FILENO);
-      ::dup2(::open(err.c_str(), flags | O_CLOEXEC, 0600), STDERR_FILENO);
+      ::dup2(out_, STDOUT_FILENO);
+      ::dup2(err_, STDERR_FILENO);
       for (const auto& variable : options.without) {
         ::unsetenv(variable.c_str());
       }
@@ -66,7 +65,7 @@ class ChildProcess {
       ::_exit(127);
     }
     if (id_ < 0) {
-      throw std::runtime_error("fork failed");
+      throw std::runtime_error("memfd_create or fork failed");
     }
     ::setpgid(id_, id_);
   }
@@ -77,8 +76,8 @@ class ChildProcess {
       ::kill(-id_, SIGKILL);
       static_cast<void>(wait(std::chrono::seconds{10}));
     }
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
+    ::close(out_);
+    ::close(err_);
   }
 
   pid_t id() const { return id_; }
@@ -102,16 +101,23 @@ class ChildProcess {
     return status_;
   }
 
-  std::string out() const { return text_of("out"); }
-  std::string err() const { return text_of("err"); }
+  std::string out() const { return text_of(out_); }
+  std::string err() const { return text_of(err_); }
 
  private:
-  std::string text_of(const char* name) const {
-    std::ifstream stream(folder_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
+  /// All that was written so far. The process writes at the descriptor's own place; here it is read
+  /// elsewhere.
+  static std::string text_of(int file) {
+    struct stat state{};
+    ::fstat(file, &state);
+    std::string text(static_cast<std::size_t>(state.st_size), '\0');
+    const ssize_t count = ::pread(file, text.data(), text.size(), 0);
+    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    return text;
   }
 
-  std::filesystem::path folder_;
+  int out_ = -1;
+  int err_ = -1;
   pid_t id_ = -1;
   std::optional<Status> status_;
 };
