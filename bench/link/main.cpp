@@ -1,6 +1,7 @@
 // How much of a network link collectives use: ours, Gloo's own all-gather, and plain TCP beside
 // them.
 #include "link_ranks.hpp"
+#include "troupe/bench/link_report.hpp"
 #include "troupe/bench/machine.hpp"
 #include "troupe/bench/table.hpp"
 
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -75,15 +75,8 @@ void add_rows(Table& table, const Settings& settings, int mib) {
   }
 }
 
-int run(const Settings& settings, const std::string& json) {
-  std::ofstream file;
-  if (!json.empty()) {
-    file.open(json);  // before minutes are spent
-    if (!file) {
-      std::cerr << "troupe_link_bench: cannot write " << json << "\n";
-      return 1;
-    }
-  }
+void run(const Settings& settings, const std::string& json) {
+  LinkReport report(json);
   const Machine machine = this_machine();
   print(std::cout, machine);
   Table table{
@@ -105,16 +98,7 @@ int run(const Settings& settings, const std::string& json) {
     add_rows(table, settings, mib);
   }
   print(std::cout, table);
-  if (file.is_open()) {
-    file << "{\"machine\": ";
-    write_json(file, machine);
-    file << ",\n \"link_mbit\": ";
-    write_json_number(file, settings.link_mbit);
-    file << ",\n \"table\": ";
-    write_json(file, table);
-    file << "}\n";
-  }
-  return file.good() ? 0 : 1;
+  report.write(machine, settings.link_mbit, table);
 }
 
 }  // namespace
@@ -151,7 +135,8 @@ int main(int argc, char** argv) {
     for (const std::string& host : hosts) {
       settings.hosts.push_back(Host::parse(host));
     }
-    return run(settings, json);
+    run(settings, json);
+    return 0;
   } catch (const std::exception& error) {
     std::cerr << "troupe_link_bench: " << error.what() << "\n";
     return 1;

@@ -7,6 +7,7 @@
 // Hosts are network namespaces, each with one rank on one core. The batch is chosen so that
 // computation takes as long as communication, and 1.5 times as long.
 #include "step_bounds.hpp"
+#include "troupe/bench/link_report.hpp"
 #include "troupe/bench/machine.hpp"
 #include "troupe/bench/table.hpp"
 #include "troupe/runtime/launch/free_port.hpp"
@@ -17,7 +18,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -190,34 +190,13 @@ Table measured(const Settings& settings) {
   return table;
 }
 
-int run_all(const Settings& settings, const std::string& json) {
-  std::ofstream file;
-  if (!json.empty()) {
-    file.open(json);  // before minutes are spent
-    if (!file) {
-      std::cerr << "troupe_two_hosts: cannot write " << json << "\n";
-      return 1;
-    }
-  }
+void run_all(const Settings& settings, const std::string& json) {
+  LinkReport report(json);
   const Machine machine = this_machine();
   print(std::cout, machine);
   const Table table = measured(settings);
   print(std::cout, table);
-  if (file.is_open()) {
-    file << "{\"machine\": ";
-    write_json(file, machine);
-    file << ",\n \"link_mbit\": ";
-    write_json_number(file, settings.link_mbit);
-    file << ",\n \"table\": ";
-    write_json(file, table);
-    file << "}\n";
-    file.close();
-    if (!file) {
-      std::cerr << "troupe_two_hosts: could not write all of " << json << "\n";
-      return 1;
-    }
-  }
-  return 0;
+  report.write(machine, settings.link_mbit, table);
 }
 
 std::string host_of(const char* variable) {
@@ -256,7 +235,8 @@ int main(int argc, char** argv) {
       std::cerr << "troupe_two_hosts: " << *wrong << "\n";
       return 2;
     }
-    return run_all(settings, json);
+    run_all(settings, json);
+    return 0;
   } catch (const std::exception& error) {
     std::cerr << "troupe_two_hosts: " << error.what() << "\n";
     return 1;
