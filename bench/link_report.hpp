@@ -7,6 +7,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace troupe::bench {
 
@@ -14,7 +15,7 @@ class LinkReport {
  public:
   /// Opens the file, before minutes are spent; an empty path: there is none. Throws
   /// `std::runtime_error`, as `write` does.
-  explicit LinkReport(const std::string& path) : path_(path) {
+  explicit LinkReport(std::string path) : path_(std::move(path)) {
     if (!path_.empty()) {
       file_.open(path_);
       check();
